@@ -1,0 +1,117 @@
+"""warcore: ask every plugin when its shared reads end, and fence the next write exactly there.
+
+This file is the table of contents of the public API. Importing it imports no torch: each name
+loads its module when it is first used (PEP 562).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from warcore.backend import (
+        AttentionBackend,
+        AttentionSpec,
+        BackendContext,
+        ForwardBatch,
+        TensorSpec,
+    )
+    from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
+    from warcore.device.base import Event
+    from warcore.engine import Engine, EngineConfig, RequestOutput
+    from warcore.errors import ModelError, PluginError, WarcoreError, WiringError
+    from warcore.model import Layer, Model, ModelContext, ModelFamily, ModelInfo, Output, Tokenizer
+    from warcore.options import NoOptions
+    from warcore.registry import PluginRecord, find_plugins
+    from warcore.runner import GraphRunner, ModelRunner
+    from warcore.sampling import SamplingParams
+    from warcore.spec import SpecAlgorithm, Stager
+
+_HOME = {
+    # the words
+    "SharedReadEnds": "contract",
+    "ForwardMode": "contract",
+    "GraphKind": "contract",
+    "ForwardBatch": "backend",
+    "AttentionSpec": "backend",
+    "TensorSpec": "backend",
+    "Layer": "model",
+    "ModelInfo": "model",
+    # you subclass
+    "AttentionBackend": "backend",
+    "GraphRunner": "runner",
+    "SpecAlgorithm": "spec",
+    "Stager": "spec",
+    "ModelFamily": "model",
+    "Model": "model",
+    "Tokenizer": "model",
+    "NoOptions": "options",
+    # you are given
+    "BackendContext": "backend",
+    "ModelContext": "model",
+    "ModelRunner": "runner",
+    # you return
+    "Output": "model",
+    "Event": "device.base",
+    # you run
+    "Engine": "engine",
+    "EngineConfig": "engine",
+    "RequestOutput": "engine",
+    "SamplingParams": "sampling",
+    "find_plugins": "registry",
+    "PluginRecord": "registry",
+    # you catch
+    "WarcoreError": "errors",
+    "PluginError": "errors",
+    "WiringError": "errors",
+    "ModelError": "errors",
+}
+
+__version__ = "0.1.0"
+__all__ = [
+    "AttentionBackend",
+    "AttentionSpec",
+    "BackendContext",
+    "Engine",
+    "EngineConfig",
+    "Event",
+    "ForwardBatch",
+    "ForwardMode",
+    "GraphKind",
+    "GraphRunner",
+    "Layer",
+    "Model",
+    "ModelContext",
+    "ModelError",
+    "ModelFamily",
+    "ModelInfo",
+    "ModelRunner",
+    "NoOptions",
+    "Output",
+    "PluginError",
+    "PluginRecord",
+    "RequestOutput",
+    "SamplingParams",
+    "SharedReadEnds",
+    "SpecAlgorithm",
+    "Stager",
+    "TensorSpec",
+    "Tokenizer",
+    "WarcoreError",
+    "WiringError",
+    "find_plugins",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'warcore' has no attribute {name!r}")
+    value = getattr(import_module(f"warcore.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,190 @@
+"""Attention backends: what they are given, what a step shows them, and what they declare.
+
+One rule carries the contract: **`ctx.shared` is live, everything in `batch` is private to the
+step.** A backend says where its last read of `ctx.shared` ends; the core fences there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import attrs
+
+from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
+from warcore.options import NoOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import torch
+
+    from warcore.model import Layer
+
+
+@attrs.frozen
+class TensorSpec:
+    """Shape and dtype of memory that the core allocates for a plugin."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@attrs.frozen
+class AttentionSpec:
+    """What a backend would have to serve; `why_not` judges it before anything is allocated."""
+
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    kv_dtype: torch.dtype
+    page_size: int
+    max_context: int
+    windows: frozenset[int | None]
+    """The windows of the model's layers in tokens; None stands for full attention."""
+    tree: bool
+    """Whether verify batches carry a tree mask."""
+    device: torch.device
+    role: str
+    """"target" or "draft"."""
+
+
+@attrs.frozen(eq=False)
+class ForwardBatch:
+    """One step as a model and a backend see it. PRIVATE to the step: copies, no request inside.
+
+    B requests and T tokens, padding included; equal to the live counts when the step is eager.
+    Padding rows point at row 0 and slot 0, which hold no request's data.
+    """
+
+    mode: ForwardMode
+    size: int
+    """Live requests."""
+    padded_size: int
+    """B."""
+    padded_tokens: int
+    """T."""
+    tokens: torch.Tensor
+    """[T] i64, the input tokens."""
+    rows: torch.Tensor
+    """[B] i64, each request's row of `req_to_token`."""
+    seq_lens: torch.Tensor
+    """[B] i32, tokens of the sequence after this step's tokens are written."""
+    q_start: torch.Tensor
+    """[B+1] i32, where each request's tokens start in T."""
+    q_row: torch.Tensor
+    """[T] i64, which request (0 to B-1) each token belongs to."""
+    positions: torch.Tensor
+    """[T] i64, each token's position in its sequence."""
+    out_slots: torch.Tensor
+    """[T] i64, the KV slot that each token's key and value go to."""
+    max_seq_len: int
+    """Host upper bound of `seq_lens`."""
+    extend_lens: tuple[int, ...] = ()
+    """New tokens of each request, on the host; EXTEND and MIXED only."""
+    logits_at: torch.Tensor | None = None
+    """[N] i64, the tokens of T whose logits the step needs; None: all of them."""
+    tree_mask: torch.Tensor | None = None
+    """[T, K+1] bool, which drafted tokens each token sees."""
+
+
+class SharedView(Protocol):
+    """The live shared buffers, for reading."""
+
+    @property
+    def req_to_token(self) -> torch.Tensor:
+        """[rows, max_context] i32: the KV slot of each position of each row's sequence."""
+
+    @property
+    def full_to_swa(self) -> torch.Tensor | None:
+        """[slots] i32: the window pool's slot of each full slot; None without window pools."""
+
+
+@attrs.frozen(eq=False)
+class BackendContext:
+    """What a backend is built from. Fields are only ever added; authors never build one."""
+
+    spec: AttentionSpec
+    max_batch: int
+    """Upper bound of B, padding included."""
+    max_tokens: int
+    """Upper bound of T, padding included."""
+    shared: SharedView
+    """LIVE: reading it after the declared end is the mistake that this project exists for."""
+    kv: Sequence[Mapping[str, torch.Tensor]]
+    """kv[layer][name]: [pages, *shape] of `kv_cache`. The core owns it."""
+    graph: GraphKind
+    options: object
+    static: Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]
+    """static(name, shape, dtype): zeroed memory, one address for life; same name, same memory."""
+    stage: Callable[[str, Sequence[int]], torch.Tensor]
+    """stage(name, values): host values into the front of static `name`, through the fenced ring."""
+
+
+class AttentionBackend(ABC):
+    """The plugin kind `backend`. One instance per ModelRunner; all methods run in stream order."""
+
+    page_sizes: ClassVar[frozenset[int] | None] = None
+    """Tokens per page that it can serve; None: any."""
+    Options: ClassVar[type] = NoOptions
+    default_rank: ClassVar[int] = 0
+
+    @classmethod
+    def why_not(cls, spec: AttentionSpec) -> list[str]:  # noqa: ARG003
+        """Every reason why it cannot serve `spec`; [] if it can. Allocates nothing."""
+        return []
+
+    @classmethod
+    def kv_cache(cls, spec: AttentionSpec) -> dict[str, TensorSpec]:
+        """One page of one layer. The default: k and v, [page_size, kv_heads, head_dim]."""
+        shape = (spec.page_size, spec.kv_heads, spec.head_dim)
+        return {name: TensorSpec(shape, spec.kv_dtype) for name in ("k", "v")}
+
+    def __init__(self, ctx: BackendContext) -> None:
+        """Take static buffers from `ctx`; read nothing shared."""
+        self.ctx = ctx
+
+    def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:  # noqa: B027
+        """Before the replay, once a step. Host work is allowed; may read `ctx.shared`."""
+
+    def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:  # noqa: B027
+        """Recorded. No host sync, no data-dependent shape; may read `ctx.shared`."""
+
+    @abstractmethod
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layer: Layer,
+        batch: ForwardBatch,
+    ) -> torch.Tensor:
+        """Write k, v [T, kv_heads, D] at `batch.out_slots`; attend q [T, q_heads, D] over the rest.
+
+        Returns [T, q_heads, D]. A token sees the positions of its own request up to its own, and
+        no further back than `layer.window`. May not read `ctx.shared` unless the backend declares
+        POST_REPLAY or UNKNOWN for this mode. Output of a live token never depends on padding.
+        """
+
+    def shared_read_ends(self, forward_mode: ForwardMode) -> SharedReadEnds:
+        """Where the last read of `ctx.shared` ends. Pure, total, asked at wiring.
+
+        The default follows from the metadata contract: decode and verify read in the two metadata
+        methods only; nothing is known of the other modes.
+        """
+        if forward_mode in {ForwardMode.DECODE, ForwardMode.TARGET_VERIFY}:
+            return SharedReadEnds.IN_REPLAY
+        return SharedReadEnds.UNKNOWN
+
+    def prepare_prefill_shared_read_snapshot(
+        self,
+        forward_batch: ForwardBatch,  # noqa: ARG002
+        num_qo_tokens: int,  # noqa: ARG002
+    ) -> SharedReadEnds | None:
+        """EXTEND only: copy what the layers would read later. None keeps the static vote."""
+        return None
+
+    def graph_key(self, batch: ForwardBatch) -> int:  # noqa: ARG002
+        """What besides bucket and mode tells captures apart (a KV-length bucket, say)."""
+        return 0

@@ -1,0 +1,199 @@
+"""What a device owes to the runner and the scheduler: streams, events, tickets, latches, graphs.
+
+One piece of runner and scheduler code runs on every device. Rules that hold on all of them:
+
+- Work of one stream runs in the order of submission. Streams are ordered only by tickets.
+- `record` and `wait` act now when called from inside work of that stream, and are enqueued
+  otherwise.
+- A ticket is (event, generation): waiting for it can never bind to another record of the event.
+- Submitted work runs under `torch.inference_mode`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+
+class Pending(ABC):
+    """The outcome of submitted work."""
+
+    @abstractmethod
+    def result(self) -> Any:
+        """Block the host until the function has returned; its value, or raise what it raised.
+
+        On CUDA the function has launched its kernels by then, not finished them.
+        """
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether the function has returned or raised."""
+
+    @property
+    @abstractmethod
+    def error(self) -> BaseException | None:
+        """What the function raised, if it is done and did."""
+
+
+@attrs.frozen(eq=True)
+class Ticket:
+    """One record of one event."""
+
+    event: Event
+    generation: int
+
+    def query(self) -> bool:
+        """Whether the stream has passed this record. Never blocks."""
+        return self.event.reached(self.generation)
+
+    def synchronize(self) -> None:
+        """Block the host until the stream has passed this record."""
+        self.event.synchronize(self.generation)
+
+
+class Event(ABC):
+    """A position in a stream, recorded again and again; each record is a Ticket.
+
+    external: the record is a node of a captured graph; each replay re-arms it.
+    """
+
+    external: bool
+
+    @abstractmethod
+    def record(self, stream: Stream | None = None) -> Ticket:
+        """Record at the present position of `stream` (default: the current stream).
+
+        Within a capture, an external event becomes a node of the graph: the returned ticket then
+        belongs to the capture and is never reached.
+        """
+
+    @abstractmethod
+    def rearm(self) -> Ticket:
+        """External events: the ticket that the next replay will reach. Call it before replay."""
+
+    @abstractmethod
+    def reached(self, generation: int) -> bool:
+        """Whether the record of that generation has been passed."""
+
+    @abstractmethod
+    def synchronize(self, generation: int | None = None) -> None:
+        """Block the host until that generation (default: the newest) has been passed."""
+
+    def query(self) -> bool:
+        """Whether the newest record has been passed; True if there was none."""
+        return self.reached(self.generation)
+
+    @property
+    @abstractmethod
+    def generation(self) -> int:
+        """The newest generation handed out; 0 before the first record."""
+
+
+class Stream(ABC):
+    """An ordered queue of device work."""
+
+    name: str
+
+    @abstractmethod
+    def submit(self, fn: Callable[..., Any], *args: Any) -> Pending:
+        """Run `fn(*args)` in stream order. Never raises what fn raises: `Pending.result` does.
+
+        CUDA: runs at once on the calling thread, inside the stream's context.
+        Host threads: on the stream's own thread. A failed function does not stop the stream.
+        """
+
+    @abstractmethod
+    def wait(self, ticket: Ticket) -> None:
+        """Work submitted to this stream later starts only after `ticket` is reached."""
+
+
+class Latch(ABC):
+    """A host-side flag that submitted work can wait for: set once, never cleared."""
+
+    @abstractmethod
+    def set(self) -> None:
+        """Open it; later calls change nothing."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Block the calling host code (or stream thread) until it is open."""
+
+    @property
+    @abstractmethod
+    def is_set(self) -> bool:
+        """Whether it is open."""
+
+
+class Graph(ABC):
+    """Recorded device work that replays into the same memory."""
+
+    @abstractmethod
+    def capture(self, fn: Callable[[], T]) -> T:
+        """Record `fn` on the current stream (inside submitted work); its value, static memory."""
+
+    @abstractmethod
+    def replay(self) -> None:
+        """Run the recorded work on the current stream."""
+
+
+class Device(ABC):
+    """Makes streams and all that belongs to them. Used as a context manager it closes itself."""
+
+    name: str
+    """"host", "cuda" or "virtual"."""
+    supports_graphs: bool
+    supports_external_events: bool
+
+    @property
+    @abstractmethod
+    def torch_device(self) -> torch.device:
+        """Where tensors of this device live."""
+
+    @abstractmethod
+    def stream(self, name: str) -> Stream:
+        """A new stream, distinct from every other of this device."""
+
+    @abstractmethod
+    def event(self, *, external: bool = False) -> Event:
+        """A new event."""
+
+    @abstractmethod
+    def latch(self) -> Latch:
+        """A new latch."""
+
+    @abstractmethod
+    def graph(self) -> Graph:
+        """A new, empty graph. DeviceError where `supports_graphs` is False."""
+
+    @abstractmethod
+    def current_stream(self) -> Stream | None:
+        """The stream whose submitted work is running on the calling thread, if any."""
+
+    @abstractmethod
+    def host_buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """Host memory that an asynchronous copy may read: pinned where the device needs that."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Block the host until every stream is idle."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish what runs, drop what waits, end all threads. Idempotent; never hangs."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,46 @@
+"""Typed errors for mistakes that people can mend: who, what, where, and what to type next.
+
+An exception of another type that escapes warcore is a defect of warcore.
+"""
+
+from __future__ import annotations
+
+
+class WarcoreError(Exception):
+    """Something that a person can mend. `str()` gives one to three lines without a traceback.
+
+    what: one line that names who, what and where.
+    next: the command to type or the value to change; shown as `Next: ...`.
+    """
+
+    def __init__(self, what: str, *, next: str | None = None) -> None:  # noqa: A002
+        super().__init__(what)
+        self.what = what
+        self.next = next
+
+    def __str__(self) -> str:
+        return self.what if self.next is None else f"{self.what}\nNext: {self.next}"
+
+
+class PluginError(WarcoreError):
+    """One plugin could not be found, loaded or configured."""
+
+
+class WiringError(WarcoreError):
+    """The chosen plugins do not fit together, or one of them declared something impossible."""
+
+
+class ModelError(WarcoreError):
+    """A model reference, its files or its tokenizer are not usable."""
+
+
+class ConfigError(WarcoreError):
+    """A setting of the engine has a value that it cannot have."""
+
+
+class RequestError(WarcoreError):
+    """One request cannot be served. The others go on."""
+
+
+class DeviceError(WarcoreError):
+    """The device was used in a way that could only hang or go wrong silently."""
