@@ -1,0 +1,249 @@
+"""Sampling: what a request asks for, and the next tokens of a batch from its logits.
+
+A draw depends on its own logits, parameters, seed and position and on nothing else, so a request
+gets the same tokens whichever batch it runs in. Importing this module imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from warcore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import torch
+
+    ToDevice = Callable[[list[float] | list[int], torch.dtype], torch.Tensor]
+    Check = Callable[[object, attrs.Attribute[Any], Any], None]
+
+SEED_LIMIT: Final = 2**63
+
+
+def _refuse(name: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(f"sampling parameter {name}={value!r}", next=f"{name} takes {allowed}")
+
+
+def _whole(limit: int | None, allowed: str, *, optional: bool = False) -> Check:
+    """A check for integers from 0 up to and without `limit`."""
+
+    def check(_: object, field: attrs.Attribute[Any], value: Any) -> None:
+        if optional and value is None:
+            return
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or value < 0 or (limit is not None and value >= limit):
+            raise _refuse(field.name, value, allowed)
+
+    return check
+
+
+def _real(low: float, high: float, allowed: str, *, open_low: bool = False) -> Check:
+    """A check for finite numbers from `low` (excluded if `open_low`) up to `high`."""
+
+    def check(_: object, field: attrs.Attribute[Any], value: Any) -> None:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        # NaN fails both comparisons, so it is refused with the rest.
+        if not number or not low <= value <= high or (open_low and value == low):
+            raise _refuse(field.name, value, allowed)
+
+    return check
+
+
+def _strings(value: str | Iterable[str]) -> tuple[str, ...]:
+    return _several(value)
+
+
+def _ids(value: int | Iterable[int]) -> tuple[int, ...]:
+    return _several(value)
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    """One or several as a tuple; whether they are of the right kind is for the validator."""
+    one = isinstance(value, str) or not hasattr(value, "__iter__")
+    return (value,) if one else tuple(value)
+
+
+def _check_stop(_: object, field: attrs.Attribute[Any], value: tuple[Any, ...]) -> None:
+    if not all(isinstance(text, str) and text for text in value):
+        raise _refuse(field.name, value, "strings that are not empty")
+
+
+def _check_ids(_: object, field: attrs.Attribute[Any], value: tuple[Any, ...]) -> None:
+    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in value):
+        raise _refuse(field.name, value, "token ids: integers from 0")
+
+
+@attrs.frozen(kw_only=True)
+class SamplingParams:
+    """How one request's tokens are chosen and where its answer ends.
+
+    ConfigError names the field, its value and what it takes.
+    """
+
+    max_new_tokens: int | None = attrs.field(
+        default=256, validator=_whole(None, "an integer from 0, or None", optional=True)
+    )
+    """At most so many new tokens; None: until the context ends."""
+    temperature: float = attrs.field(
+        default=0.0, validator=_real(0.0, math.nextafter(math.inf, 0), "a finite number from 0")
+    )
+    """The logits are divided by it; 0 takes the likeliest token."""
+    top_k: int = attrs.field(default=0, validator=_whole(SEED_LIMIT, "an integer from 0 (off)"))
+    """Keep the k likeliest tokens; 0: all."""
+    top_p: float = attrs.field(
+        default=1.0, validator=_real(0.0, 1.0, "a number above 0 and up to 1", open_low=True)
+    )
+    """Keep the fewest likeliest tokens whose probabilities add up to at least this."""
+    min_p: float = attrs.field(default=0.0, validator=_real(0.0, 1.0, "a number from 0 to 1"))
+    """Keep the tokens at least so likely relative to the likeliest."""
+    seed: int | None = attrs.field(
+        default=None,
+        validator=_whole(SEED_LIMIT, "an integer from 0 to 2**63-1, or None", optional=True),
+    )
+    """Key of the request's random numbers; None: the engine derives one for each request."""
+    stop: tuple[str, ...] = attrs.field(default=(), converter=_strings, validator=_check_stop)
+    """The answer ends before the first of these strings."""
+    stop_token_ids: tuple[int, ...] = attrs.field(default=(), converter=_ids, validator=_check_ids)
+    """The answer ends with the first of these tokens."""
+    ignore_eos: bool = False
+    """Go on after the model's end-of-answer tokens."""
+
+
+@attrs.frozen(eq=False)
+class SamplingBatch:
+    """The parameters of B rows on the device. A tensor that no row needs is None."""
+
+    temperature: torch.Tensor | None = None
+    """[B] f32; None: every row is greedy, and one argmax is all that is computed."""
+    seed: torch.Tensor | None = None
+    """[B] i64; None with `temperature`."""
+    top_k: torch.Tensor | None = None
+    """[B] i64, 0: off for the row."""
+    top_p: torch.Tensor | None = None
+    """[B] f32, 1: off for the row."""
+    min_p: torch.Tensor | None = None
+    """[B] f32, 0: off for the row."""
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every row takes its likeliest token."""
+        return self.temperature is None
+
+    @classmethod
+    def build(
+        cls, params: Sequence[SamplingParams], seeds: Sequence[int], to_device: ToDevice
+    ) -> SamplingBatch:
+        """The batch of `params`, one row each, with the seeds that the rows really use.
+
+        Host work only, apart from `to_device(values, dtype)`, which is called once for each tensor
+        that some row needs: not at all for a greedy batch.
+        """
+        import torch
+
+        if all(p.temperature == 0 for p in params):
+            return cls()
+
+        def column(values: list[float], off: float, dtype: torch.dtype) -> torch.Tensor | None:
+            return None if all(v == off for v in values) else to_device(values, dtype)
+
+        return cls(
+            temperature=to_device([float(p.temperature) for p in params], torch.float32),
+            seed=to_device(list(seeds), torch.int64),
+            top_k=column([p.top_k for p in params], 0, torch.int64),
+            top_p=column([float(p.top_p) for p in params], 1.0, torch.float32),
+            min_p=column([float(p.min_p) for p in params], 0.0, torch.float32),
+        )
+
+
+def sample(logits: torch.Tensor, batch: SamplingBatch, positions: torch.Tensor) -> torch.Tensor:
+    """The next token of each row: logits [B, vocab], positions [B] i64 -> [B] i64.
+
+    positions: where in its sequence each sampled token will stand; with the seed it keys the draw.
+    Rows with temperature 0 take the likeliest token, the lowest id of several. The others draw by
+    inverse CDF over the descending probabilities (equal ones by id), after the filters in the
+    order temperature, top-k, top-p, min-p, each on what the one before left, renormalised. The
+    order is that of transformers' logits processors; the rules are from Fan et al. 2018 (top-k),
+    Holtzman et al. 2020 (top-p) and Nguyen et al. 2024 (min-p). Computed in float32, or in float64
+    if the logits are. On the current stream, without a host sync, in shapes fixed by the inputs.
+    """
+    import torch
+
+    if batch.temperature is None or batch.seed is None:
+        return logits.argmax(dim=-1)
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    greedy = batch.temperature == 0
+    scale = batch.temperature.masked_fill(greedy, 1.0).to(dtype)
+    ordered, ids = logits.to(dtype).sort(dim=-1, descending=True, stable=True)
+    # The maximum goes first: a tiny temperature then gives -inf, never inf - inf.
+    probs = ((ordered - ordered[:, :1]) / scale[:, None]).softmax(dim=-1)
+    cdf = probs.cumsum(dim=-1)
+    kept = _kept(probs, cdf, batch)
+    mass = cdf.gather(1, kept - 1)
+    target = uniform(batch.seed, positions, dtype)[:, None] * mass
+    rank = (cdf <= target).sum(dim=-1, keepdim=True)
+    drawn = ids.gather(1, torch.minimum(rank, kept - 1)).squeeze(1)
+    return torch.where(greedy, ids[:, 0], drawn)
+
+
+def _kept(probs: torch.Tensor, cdf: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+    """How many tokens survive the filters, [B, 1] i64, at least 1.
+
+    In descending order every filter keeps a prefix, so a count says it all. A filter that is off
+    for a row leaves its draw bit-identical, so it does not matter that another row needs it.
+    """
+    import torch
+
+    rows, vocab = probs.shape
+    kept = torch.full((rows, 1), vocab, dtype=torch.int64, device=probs.device)
+    if batch.top_k is not None:
+        k = batch.top_k[:, None]
+        kept = torch.where(k > 0, k.clamp(max=vocab), kept)
+    if batch.top_p is not None:
+        enough = batch.top_p.to(probs.dtype)[:, None] * cdf.gather(1, kept - 1)
+        short = (cdf[:, :-1] < enough).sum(dim=-1, keepdim=True)
+        kept = torch.minimum(kept, short + 1)
+    if batch.min_p is not None:
+        floor = batch.min_p.to(probs.dtype)[:, None] * probs[:, :1]
+        kept = torch.minimum(kept, (probs >= floor).sum(dim=-1, keepdim=True))
+    return kept
+
+
+GAMMA: Final = 0x9E3779B97F4A7C15
+MIX: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+
+
+def uniform(seeds: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """One number in [0, 1) for each (seed, position): [B] i64, [B] i64 -> [B] of `dtype`.
+
+    SplitMix64 (Steele, Lea and Flood 2014, with Stafford's variant 13 as finalizer): number
+    `position` of the sequence that starts at the finalized seed. Integers only up to the last
+    step, so a value is the same in any batch and on any device; 24 bits for float32, the same and
+    29 more for float64.
+    """
+    import torch
+
+    bits = _finalize(_finalize(seeds) + (positions + 1) * _signed(GAMMA))
+    width = 53 if dtype == torch.float64 else 24
+    return _shift_right(bits, 64 - width).to(dtype) * 2.0**-width
+
+
+def _finalize(z: torch.Tensor) -> torch.Tensor:
+    """SplitMix64's bijection of 64-bit integers; multiplication wraps around."""
+    for shift, factor in MIX:
+        z = z ^ _shift_right(z, shift)
+        z = z * _signed(factor) if factor != 1 else z
+    return z
+
+
+def _shift_right(z: torch.Tensor, bits: int) -> torch.Tensor:
+    """A shift that brings in zeros; torch's own copies the sign of an int64."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(word: int) -> int:
+    """The int64 with the bits of a 64-bit word."""
+    return word - (1 << 64) if word >> 63 else word
