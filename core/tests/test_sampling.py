@@ -154,10 +154,15 @@ def test_uniforms_are_uniform_and_uncorrelated(axis):
 # --- drawing
 
 
-def test_greedy_takes_the_lowest_id_of_the_likeliest():
-    logits = torch.tensor([[0.0, 2.0, 2.0], [5.0, 1.0, 5.0]])
-    params = [SamplingParams()] * 2
-    assert sample(logits, batch_of(params, [0, 0]), torch.tensor([0, 0])).tolist() == [1, 0]
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_greedy_row_takes_the_lowest_id_of_the_likeliest(dtype, temperature):
+    # Rounded to few values, a large vocabulary has many ties.
+    logits = some_logits(6, 5000).round().to(dtype)
+    first = [row.index(max(row)) for row in logits.tolist()]
+    params = [SamplingParams()] * 5 + [SamplingParams(temperature=temperature, top_k=1)]
+    got = sample(logits, batch_of(params, [0] * 6), torch.zeros(6, dtype=torch.int64))
+    assert got.tolist() == first
 
 
 def filtered_probabilities(logits, params):

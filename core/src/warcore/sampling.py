@@ -173,7 +173,8 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, positions: torch.Tensor) 
     import torch
 
     if batch.temperature is None or batch.seed is None:
-        return logits.argmax(dim=-1)
+        # Not argmax: on a CPU in bfloat16 that takes four times as long for the same answer.
+        return logits.max(dim=-1).indices
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     greedy = batch.temperature == 0
     scale = batch.temperature.masked_fill(greedy, 1.0).to(dtype)
