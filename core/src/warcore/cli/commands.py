@@ -1,0 +1,133 @@
+"""The `warcore` command: what it can do, and what a person sees when something goes wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+import click
+
+from warcore import __version__
+from warcore.cli.output import Session, debug_option
+from warcore.errors import WarcoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class _Entry(NamedTuple):
+    module: str
+    attribute: str
+    summary: str
+
+
+# The summaries stand here so that `warcore --help` imports no command.
+COMMANDS: Final = {
+    "generate": _Entry("warcore.cli.generate", "generate", "Let a model answer prompts."),
+    "list-plugins": _Entry(
+        "warcore.cli.list_plugins", "list_plugins", "Show the installed plugins and their state."
+    ),
+}
+
+USAGE, DEFECT, INTERRUPTED, CLOSED_PIPE = 2, 1, 130, 141
+"""Exit codes. The last two are those of a process that SIGINT or SIGPIPE ended."""
+
+
+class _Lazy(click.Group):
+    """A group whose commands are imported when they are run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        return cast("click.Command", getattr(import_module(entry.module), entry.attribute))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            from warcore.records import suggestion
+
+            ctx.fail(f"there is no command {name!r}{suggestion(name, COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+@click.command(cls=_Lazy, name="warcore", context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="warcore %(version)s")
+@debug_option
+def warcore() -> None:
+    """Overlapped LLM inference from plugins, each step fenced exactly where its reads end."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    An error that a person can mend is one to three lines on stderr and exit code 2; a defect is
+    one line and exit code 1; both come with their traceback under --debug. A closed pipe is
+    silent. Ctrl-C gives one line and exit code 130.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character of a model's text gets a substitute.
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+    session = Session()
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv), session)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        return CLOSED_PIPE
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except WarcoreError as error:
+        return _fail(session, error.what, error.next, USAGE)
+    except Exception as error:  # noqa: BLE001 - whatever else escapes is our defect, told as such
+        what = f"defect in warcore: {type(error).__name__}: {error}"
+        return _fail(session, what, "run it again with --debug and report what it shows", DEFECT)
+    return code
+
+
+def _run(args: list[str], session: Session) -> int:
+    if "_WARCORE_COMPLETE" in os.environ:
+        warcore.main(args, prog_name="warcore", complete_var="_WARCORE_COMPLETE")
+    try:
+        with warcore.make_context("warcore", args, obj=session) as ctx:
+            warcore.invoke(ctx)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    return 0
+
+
+def _fail(session: Session, what: str, remedy: str | None, code: int) -> int:
+    """Tell an error, and keep what could not be written from being tried again at exit."""
+    if session.debug:
+        import traceback
+
+        traceback.print_exc()
+    text = f"error: {what}" + (f"\nNext: {remedy}" if remedy else "")
+    click.echo(text, err=True)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_output()
+    return code
+
+
+def _discard_output() -> None:
+    """Point stdout nowhere: nobody reads it, and the interpreter flushes it once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
