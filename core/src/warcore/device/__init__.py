@@ -1,7 +1,54 @@
-"""The device layer: one protocol, three devices (host.py, cuda.py, virtual.py)."""
+"""The device layer: one protocol, three devices (host.py, cuda.py, virtual.py).
+
+Importing it imports no torch: the devices are loaded when they are first asked for.
+"""
 
 from __future__ import annotations
 
-from warcore.device.base import Device, Event, Graph, Latch, Pending, Stream, Ticket
+from warcore.device.base import Device, Event, Graph, Latch, Observer, Pending, Stream, Ticket
+from warcore.device.ring import EventRing
+from warcore.errors import ConfigError, DeviceError
 
-__all__ = ["Device", "Event", "Graph", "Latch", "Pending", "Stream", "Ticket"]
+__all__ = [
+    "Device",
+    "Event",
+    "EventRing",
+    "Graph",
+    "Latch",
+    "Observer",
+    "Pending",
+    "Stream",
+    "Ticket",
+    "open_device",
+]
+
+HOST_AUTO = "inline"
+"""What `--host auto` takes: the faster one on few cores, by benchmarks/host_modes."""
+
+
+def open_device(device: str, host: str = "auto") -> Device:
+    """The device that `--device` and `--host` name. The caller closes it.
+
+    device: "auto" (CUDA where torch finds one, else the host), "host" or "cuda".
+    host: "auto", "threads", "inline" or "seeded:N"; used only if the device is the host.
+    ConfigError for other words, DeviceError if CUDA is asked for and absent.
+    """
+    if device not in {"auto", "host", "cuda"}:
+        raise ConfigError(f"no device is called {device!r}", next="--device auto|host|cuda")
+    import torch
+
+    from warcore.device.host import host_device
+
+    present = torch.cuda.is_available()
+    if device == "cuda" and not present:
+        built = torch.version.cuda is not None
+        why = "it finds no GPU or driver" if built else "it is built without CUDA"
+        raise DeviceError(
+            f"no CUDA device: torch {torch.__version__} is installed, and {why}",
+            next="--device host" if built else "install a CUDA build of torch, or --device host",
+        )
+    if present and device != "host":
+        from warcore.device.cuda import CudaDevice
+
+        return CudaDevice()
+    return host_device(HOST_AUTO if host == "auto" else host)

@@ -12,7 +12,7 @@ One piece of runner and scheduler code runs on every device. Rules that hold on 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import attrs
 
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 class Pending(ABC):
     """The outcome of submitted work."""
+
+    __slots__ = ()
 
     @abstractmethod
     def result(self) -> Any:
@@ -75,12 +77,15 @@ class Event(ABC):
         """Record at the present position of `stream` (default: the current stream).
 
         Within a capture, an external event becomes a node of the graph: the returned ticket then
-        belongs to the capture and is never reached.
+        belongs to the capture and is never reached: waiting for it is a DeviceError.
         """
 
     @abstractmethod
     def rearm(self) -> Ticket:
-        """External events: the ticket that the next replay will reach. Call it before replay."""
+        """External events: the ticket that the next replay will reach.
+
+        Call it before replay, in the same submitted work: program order is what ties the two.
+        """
 
     @abstractmethod
     def reached(self, generation: int) -> bool:
@@ -146,14 +151,47 @@ class Graph(ABC):
     def replay(self) -> None:
         """Run the recorded work on the current stream."""
 
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """The memory that this graph keeps from capture on, in bytes; 0 before capture."""
+
+
+class Observer(Protocol):
+    """Sees what happens on a device: a race detector, a timeline. Set as `Device.observers`.
+
+    Each method is called on the thread, and at the moment, where the thing takes effect. It must
+    not use the device's streams, events or latches.
+    """
+
+    def submitted(self, stream: Stream, pending: Pending) -> None:
+        """The work was put into `stream`; everything that the caller did so far is before it."""
+
+    def started(self, stream: Stream, pending: Pending) -> None:
+        """The work begins."""
+
+    def finished(self, stream: Stream, pending: Pending) -> None:
+        """The work has returned or raised."""
+
+    def joined(self, pending: Pending) -> None:
+        """The caller has taken the outcome of the work."""
+
+    def recorded(self, stream: Stream, ticket: Ticket) -> None:
+        """`stream` passes the record."""
+
+    def waited(self, stream: Stream | None, ticket: Ticket) -> None:
+        """`stream` goes on after the record of `ticket`; None: the host does."""
+
 
 class Device(ABC):
     """Makes streams and all that belongs to them. Used as a context manager it closes itself."""
 
-    name: str
+    name: ClassVar[str]
     """"host", "cuda" or "virtual"."""
     supports_graphs: bool
     supports_external_events: bool
+    observers: Observer | None = None
+    """Who watches. None costs one comparison at each place that would report."""
 
     @property
     @abstractmethod
