@@ -14,12 +14,13 @@ if TYPE_CHECKING:
         AttentionBackend,
         AttentionSpec,
         BackendContext,
-        ForwardBatch,
         TensorSpec,
     )
+    from warcore.batch import ForwardBatch
+    from warcore.config import EngineConfig
     from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
     from warcore.device.base import Event
-    from warcore.engine import Engine, EngineConfig, RequestOutput
+    from warcore.engine import Engine, RequestOutput
     from warcore.errors import ModelError, PluginError, WarcoreError, WiringError
     from warcore.model import Layer, Model, ModelContext, ModelFamily, ModelInfo, Output, Tokenizer
     from warcore.options import NoOptions
@@ -33,7 +34,7 @@ _HOME = {
     "SharedReadEnds": "contract",
     "ForwardMode": "contract",
     "GraphKind": "contract",
-    "ForwardBatch": "backend",
+    "ForwardBatch": "batch",
     "AttentionSpec": "backend",
     "TensorSpec": "backend",
     "Layer": "model",
@@ -56,7 +57,7 @@ _HOME = {
     "Event": "device.base",
     # you run
     "Engine": "engine",
-    "EngineConfig": "engine",
+    "EngineConfig": "config",
     "RequestOutput": "engine",
     "SamplingParams": "sampling",
     "find_plugins": "registry",
@@ -100,8 +101,8 @@ __all__ = [
     "Tokenizer",
     "WarcoreError",
     "WiringError",
-    "find_plugins",
     "__version__",
+    "find_plugins",
 ]
 
 

@@ -12,7 +12,7 @@ import pluggy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from warcore.backend import ForwardBatch
+    from warcore.batch import ForwardBatch
     from warcore.contract import ForwardMode, SharedReadEnds
     from warcore.runner import ModelRunner
 

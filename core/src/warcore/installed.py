@@ -163,7 +163,7 @@ def _editable(raw: bytes) -> str | None:
 def _declared(source: str) -> tuple[Entry, ...] | None:
     """The entry points for warcore in a pyproject.toml; None where that file cannot tell."""
     raw = _bytes(f"{source}/pyproject.toml")
-    if raw is None or b"warcore" not in raw:
+    if raw is None or b"entry-points" not in raw:
         return None
     toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:

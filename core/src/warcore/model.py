@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from warcore.backend import ForwardBatch
+    from warcore.batch import ForwardBatch
 
     Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, "Layer"], torch.Tensor]
 

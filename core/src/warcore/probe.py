@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -58,6 +56,8 @@ def timeout() -> float:
 
 def probe(record: PluginRecord, seconds: float) -> Probe:
     """Load `record` in a new process, for at most `seconds`, and say what came of it."""
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="warcore-probe-") as folder:
         result, noise = Path(folder, "result.json"), Path(folder, "noise")
         task = {
@@ -76,6 +76,9 @@ def _run(task: bytes, noise: Path, seconds: float) -> int | None:
 
     Its output goes to files, not pipes: a grandchild that keeps a pipe open would hold us.
     """
+    import subprocess
+    import tempfile
+
     with noise.open("wb") as stderr, tempfile.TemporaryFile() as stdin:
         stdin.write(task)
         stdin.seek(0)

@@ -1,0 +1,51 @@
+"""ForwardBatch: one step as a model and a backend see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    import torch
+
+    from warcore.contract import ForwardMode
+
+
+@attrs.frozen(eq=False)
+class ForwardBatch:
+    """One step as a model and a backend see it. PRIVATE to the step: copies, no request inside.
+
+    B requests and T tokens, padding included; equal to the live counts when the step is eager.
+    Padding rows point at row 0 and slot 0, which hold no request's data.
+    """
+
+    mode: ForwardMode
+    size: int
+    """Live requests."""
+    padded_size: int
+    """B."""
+    padded_tokens: int
+    """T."""
+    tokens: torch.Tensor
+    """[T] i64, the input tokens."""
+    rows: torch.Tensor
+    """[B] i64, each request's row of `req_to_token`."""
+    seq_lens: torch.Tensor
+    """[B] i32, tokens of the sequence after this step's tokens are written."""
+    q_start: torch.Tensor
+    """[B+1] i32, where each request's tokens start in T."""
+    q_row: torch.Tensor
+    """[T] i64, which request (0 to B-1) each token belongs to."""
+    positions: torch.Tensor
+    """[T] i64, each token's position in its sequence."""
+    out_slots: torch.Tensor
+    """[T] i64, the KV slot that each token's key and value go to."""
+    max_seq_len: int
+    """Host upper bound of `seq_lens`."""
+    extend_lens: tuple[int, ...] = ()
+    """New tokens of each request, on the host; EXTEND and MIXED only."""
+    logits_at: torch.Tensor | None = None
+    """[N] i64, the tokens of T whose logits the step needs; None: all of them."""
+    tree_mask: torch.Tensor | None = None
+    """[T, K+1] bool, which drafted tokens each token sees."""

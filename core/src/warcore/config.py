@@ -1,0 +1,73 @@
+"""EngineConfig: everything a person may set about an engine. Importing it imports no torch."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from warcore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from warcore.backend import AttentionBackend
+    from warcore.model import ModelFamily
+
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+
+def _one_of(*words: str) -> Any:
+    def check(_: object, field: attrs.Attribute[Any], value: object) -> None:
+        if value not in words:
+            near = difflib.get_close_matches(str(value), words, 1)
+            hint = f"did you mean {near[0]}?" if near else f"use {', '.join(words)}"
+            raise ConfigError(f"{field.name}={value!r} is not known", next=hint)
+
+    return check
+
+
+def _at_least(least: int) -> Any:
+    def check(_: object, field: attrs.Attribute[Any], value: object) -> None:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if value is not None and (not whole or value < least):  # type: ignore[operator]
+            raise ConfigError(f"{field.name}={value!r}", next=f"give a whole number from {least}")
+
+    return check
+
+
+@attrs.frozen(kw_only=True)
+class EngineConfig:
+    """What to assemble and how large. ConfigError names the field, the value and what fits."""
+
+    model: str | type[ModelFamily]
+    """A registered name, NAME:ARGUMENT or a path; or a ModelFamily class of your own."""
+    backend: str | type[AttentionBackend] | None = None
+    """A registered name or a class of your own; None: the one that can serve, best rank first."""
+    dtype: str = attrs.field(default="bfloat16", validator=_one_of(*DTYPES))
+    device: str = "auto"
+    """auto, host or cuda."""
+    host: str = "auto"
+    """How the host device runs streams: auto, threads, inline or seeded:N."""
+    loop: str = attrs.field(default="overlap", validator=_one_of("overlap", "normal"))
+    fence: str = attrs.field(default="declared", validator=_one_of("declared", "coarse"))
+    prefill_read_done: bool = True
+    """Whether prefill steps may publish a read-done event."""
+    mixed: bool = False
+    """Mix prefill chunks with decodes in one step; such steps have a coarse fence."""
+    prefill_chunk: int = attrs.field(default=512, validator=_at_least(1))
+    """Prompt tokens per step, over all requests."""
+    page_size: int | None = attrs.field(default=None, validator=_at_least(1))
+    """Tokens per page; None: 16 if the backend allows it, else the smallest that it does."""
+    max_running_requests: int = attrs.field(default=32, validator=_at_least(1))
+    context_length: int | None = attrs.field(default=None, validator=_at_least(1))
+    """Tokens one sequence may hold; None: what the model was made for."""
+    kv_pages: int | None = attrs.field(default=None, validator=_at_least(1))
+    """Pages of the KV pool; None: enough for all requests, within 40 % of the free memory."""
+    seed: int = attrs.field(default=0, validator=_at_least(0))
+    """What the seeds of requests without one are derived from."""
+    disable: Sequence[str] = ()
+    """Plugins to leave out: NAME or KIND:NAME."""
+    options: Mapping[str, str] = attrs.field(factory=dict)
+    """Options of plugins: {"NAME.key": "value"}."""

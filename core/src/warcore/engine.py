@@ -1,0 +1,322 @@
+"""Engine: what a person calls."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from warcore.errors import ConfigError, RequestError, WarcoreError
+from warcore.request import FinishReason, Request
+from warcore.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from typing_extensions import Self
+
+    from warcore.assembly import Assembly
+    from warcore.config import EngineConfig
+
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+@attrs.frozen
+class RequestOutput:
+    """What one request has produced so far."""
+
+    index: int
+    """The request's number in this engine, or its place among the prompts of one call."""
+    prompt: str | None
+    prompt_ids: list[int]
+    output_ids: list[int]
+    text: str
+    """All text so far, without special tokens and without the stop string."""
+    delta: str
+    """The text that is new since the output before."""
+    finish_reason: str | None
+    """None while it runs; then stop, length, abort or error."""
+    error: str | None = None
+    """One line about what went wrong, if it did."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether this is the last output of the request."""
+        return self.finish_reason is not None
+
+
+class Engine:
+    """A model served by an overlap scheduler whose parts come from plugins.
+
+    A context manager: leaving it ends the device's threads and aborts what still runs. Its methods
+    are for one thread.
+    """
+
+    def __init__(
+        self, config: EngineConfig, *, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Wire and load. `progress(done, total)` hears of the weights as they load.
+
+        WarcoreError, with the remedy, if something is not there, broken or does not fit.
+        """
+        from warcore.assembly import assemble
+
+        self.config = config
+        self._assembly: Assembly = assemble(config, progress=progress)
+        self._requests: dict[int, Request] = {}
+        self._shown: dict[int, str] = {}
+        self._next_id = 0
+        self._tokens = 0
+        self._seconds = 0.0
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the device's threads; requests that have not finished are lost. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._assembly.device.close()
+
+    # ---- whole answers ---------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompts: str | Sequence[str | Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+    ) -> list[RequestOutput]:
+        """The answers to `prompts`, in their order.
+
+        A prompt that cannot be served gives an output with an error; the others go on.
+        prompts: texts or token ids. params: one for all or one each. raw: no chat template.
+        system: the system message, in place of the template's own.
+        """
+        results: dict[int, RequestOutput] = {}
+        for output in self._run(prompts, params, system=system, raw=raw, streams=False):
+            results[output.index] = output
+        return [results[index] for index in sorted(results)]
+
+    def stream(
+        self,
+        prompts: str | Sequence[str | Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+    ) -> Iterator[RequestOutput]:
+        """Outputs as they grow: one whenever a request has new text, and a last one each.
+
+        Closing the iterator early aborts what is left.
+        """
+        return self._run(prompts, params, system=system, raw=raw, streams=True)
+
+    def completed(
+        self,
+        prompts: str | Sequence[str | Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+    ) -> Iterator[RequestOutput]:
+        """Finished outputs in the order in which they finish."""
+        return self._run(prompts, params, system=system, raw=raw, streams=False)
+
+    def _run(
+        self, prompts: Any, params: Any, *, system: str | None, raw: bool, streams: bool
+    ) -> Iterator[RequestOutput]:
+        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        each = _one_each(params, len(texts))
+        index_of: dict[int, int] = {}
+        try:
+            for index, (prompt, one) in enumerate(zip(texts, each, strict=True)):
+                try:
+                    number = self.add_request(prompt, one, system=system, raw=raw, stream=streams)
+                    index_of[number] = index
+                except RequestError as error:
+                    yield _refused(index, prompt, error)
+            while index_of:
+                for output in self.step():
+                    if output.index in index_of:
+                        yield attrs.evolve(output, index=index_of[output.index])
+                        if output.finished:
+                            del index_of[output.index]
+        finally:
+            for number in index_of:
+                self.abort(number)
+
+    # ---- step by step ----------------------------------------------------------------------------
+
+    def add_request(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        stream: bool = False,
+    ) -> int:
+        """Queue one request; its number. Nothing runs until `step`.
+
+        stream: whether `step` reports it after every token, or only once it has finished.
+        RequestError if it can never be served: empty, too long, or larger than the KV pool.
+        """
+        self._check_open()
+        params = params or SamplingParams()
+        ids = self._encode(prompt, system=system, raw=raw)
+        number, self._next_id = self._next_id, self._next_id + 1
+        derived = (self.config.seed + (number + 1) * GOLDEN) % (1 << 63)
+        request = Request.new(
+            number,
+            prompt if isinstance(prompt, str) else None,
+            ids,
+            params,
+            tokenizer=self._assembly.model.tokenizer,
+            max_context=self._assembly.limits.max_context,
+            seed=derived if params.seed is None else params.seed,
+            streams=stream,
+        )
+        self._check_fits(request)
+        self._requests[number] = request
+        if request.limit <= 0:
+            request.finish(FinishReason.LENGTH)
+            self._assembly.scheduler.news.append(request)
+        else:
+            self._assembly.scheduler.waiting.append(request)
+        return number
+
+    def abort(self, number: int) -> None:
+        """End a request at any moment; the next `step` reports it. Unknown numbers are ignored."""
+        request = self._requests.get(number)
+        if request is not None and not self._closed:
+            self._assembly.scheduler.end(request, FinishReason.ABORT)
+
+    def step(self) -> list[RequestOutput]:
+        """One iteration of the loop; what finished, and what grew of the streaming requests.
+
+        Raises what a schedule-stream write raised, which ends the engine.
+        """
+        self._check_open()
+        scheduler = self._assembly.scheduler
+        started = time.perf_counter()
+        try:
+            if scheduler.has_work:
+                self._assembly.loop(scheduler)
+        except BaseException:
+            # Rows or tables may be half written: nothing that runs can be trusted or finished.
+            self.close()
+            raise
+        finally:
+            self._seconds += time.perf_counter() - started
+        news, scheduler.news = scheduler.news, []
+        outputs = [self._output(request) for request in dict.fromkeys(news)]
+        return [output for output in outputs if output.finished or output.delta]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` still has something to do or to report."""
+        scheduler = self._assembly.scheduler
+        return scheduler.has_work or bool(scheduler.news)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the start, and where every fence fell: {mode, reason, count}."""
+        scheduler = self._assembly.scheduler
+        return {
+            "steps": scheduler.steps,
+            "tokens": self._tokens,
+            "seconds": self._seconds,
+            "tokens_per_second": self._tokens / self._seconds if self._seconds else 0.0,
+            "retracts": scheduler.retracts,
+            "staging_stalls": scheduler.staging_stalls,
+            "fences": [
+                {"mode": mode.value, "reason": reason.value, "count": count}
+                for (mode, reason), count in sorted(
+                    scheduler.counters.counts.items(), key=lambda item: str(item[0])
+                )
+            ],
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """What this engine was assembled from, and how large it is."""
+        return self._assembly.describe()
+
+    # ---- inside ----------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise WarcoreError("this engine is closed", next="make a new Engine")
+
+    def _encode(self, prompt: str | Sequence[int], *, system: str | None, raw: bool) -> list[int]:
+        tokenizer = self._assembly.model.tokenizer
+        if not isinstance(prompt, str):
+            ids = list(prompt)
+            bad = [i for i in ids if not 0 <= i < self._assembly.model.info.vocab_size]
+            if bad:
+                raise RequestError(f"token id {bad[0]} is not in the model's vocabulary")
+        else:
+            ids = tokenizer.encode(prompt) if raw else tokenizer.chat(prompt, system)
+        if not ids:
+            raise RequestError("the prompt is empty: there is nothing to continue")
+        return ids
+
+    def _check_fits(self, request: Request) -> None:
+        limits = self._assembly.limits
+        length = len(request.prompt_ids)
+        if length > limits.max_context:
+            raise RequestError(
+                f"the prompt has {length} tokens; the context holds {limits.max_context}",
+                next="shorten the prompt, or raise --context-length",
+            )
+        capacity = limits.pages * limits.page_size
+        if request.most_tokens > capacity:
+            raise RequestError(
+                f"the request may need {request.most_tokens} tokens of KV; the pool holds "
+                f"{capacity} ({limits.pages} pages of {limits.page_size})",
+                next=f"raise --kv-pages, or ask for at most {max(capacity - length + 1, 0)} "
+                "new tokens",
+            )
+
+    def _output(self, request: Request) -> RequestOutput:
+        if request.streams and not request.finished:
+            request.transcript.advance()
+        text = request.transcript.text if request.finished else request.transcript.visible()
+        delta = text[len(self._shown.get(request.id, "")) :]
+        self._shown[request.id] = text
+        if request.finished:
+            self._tokens += len(request.output_ids)
+            self._requests.pop(request.id, None)
+            self._shown.pop(request.id, None)
+        error = request.error
+        return RequestOutput(
+            index=request.id,
+            prompt=request.prompt,
+            prompt_ids=request.prompt_ids,
+            output_ids=list(request.output_ids),
+            text=text,
+            delta=delta,
+            finish_reason=request.finish_reason.value if request.finish_reason else None,
+            error=f"{type(error).__name__}: {error}" if error is not None else None,
+        )
+
+
+def _one_each(params: Any, count: int) -> list[SamplingParams | None]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * count
+    each = list(params)
+    if len(each) != count:
+        raise ConfigError(
+            f"{count} prompts, but {len(each)} sampling parameters", next="give one, or one each"
+        )
+    return each
+
+
+def _refused(index: int, prompt: Any, error: RequestError) -> RequestOutput:
+    text = prompt if isinstance(prompt, str) else None
+    return RequestOutput(index, text, [], [], "", "", FinishReason.ERROR.value, str(error))

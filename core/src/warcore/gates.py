@@ -1,0 +1,83 @@
+"""The prefill gates: whether an EXTEND step may publish its read-done event before the body.
+
+The order is part of the contract: nothing of a later gate runs when an earlier one fails, and the
+event does not exist before the last gate has passed.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from warcore.contract import ForwardMode, SharedReadEnds
+from warcore.fence import FenceReason
+
+if TYPE_CHECKING:
+    from warcore.batch import ForwardBatch
+    from warcore.scope import EngineScope, Scope
+
+log = logging.getLogger("warcore.fence")
+
+Verdict = tuple[FenceReason, str]
+"""(reason, detail); FINE opens the way to record and offer."""
+
+
+def prefill_gates(
+    batch: ForwardBatch, num_qo_tokens: int, scope: Scope, engine: EngineScope, *, enabled: bool
+) -> Verdict:
+    """Walk the gates for one batch; on the forward stream, after metadata init.
+
+    num_qo_tokens: the padded token bucket when a graph will replay, else the batch's own tokens.
+    """
+    if not enabled:
+        return FenceReason.DISABLED, ""
+    if batch.mode is not ForwardMode.EXTEND:
+        return FenceReason.MODE_NOT_EXTEND, ""
+    verdict = _reads_have_ended(batch, num_qo_tokens, scope)
+    if verdict[0] is not FenceReason.FINE or not engine.later_prefill_reader:
+        return verdict
+    return _everything_is_staged(batch, engine)
+
+
+def _reads_have_ended(batch: ForwardBatch, num_qo_tokens: int, scope: Scope) -> Verdict:
+    """Gate 3: the latest, over the readers, of each one's snapshot result or else static vote."""
+    ends, latest = SharedReadEnds.PRE_REPLAY, ""
+    for reader in scope.readers:
+        end = reader.votes.get(batch.mode)
+        if reader.snapshot is not None:
+            try:
+                answer = reader.snapshot(forward_batch=batch, num_qo_tokens=num_qo_tokens)
+            except Exception as error:  # a plugin's failure costs overlap, never text
+                log.debug("%s: the snapshot raised", reader.plugin, exc_info=error)
+                return FenceReason.SNAPSHOT_ERROR, f"{reader.plugin} raised {error!r}"
+            if answer is not None and not isinstance(answer, SharedReadEnds):
+                return FenceReason.SNAPSHOT_ERROR, f"{reader.plugin} returned {answer!r}"
+            end = end if answer is None else answer
+        if end is not None and end > ends:
+            ends, latest = end, reader.plugin
+    if ends is SharedReadEnds.PRE_REPLAY:
+        return FenceReason.FINE, ""
+    if ends is SharedReadEnds.UNKNOWN:
+        return FenceReason.UNDECLARED, latest
+    return FenceReason.NOT_PRE_REPLAY, f"{latest}: {ends.name}"
+
+
+def _everything_is_staged(batch: ForwardBatch, engine: EngineScope) -> Verdict:
+    """Gate 4: every stager is called; an error beats a refusal."""
+    if not engine.stagers:
+        return FenceReason.NO_STAGER, ""
+    declined, failed = "", ""
+    for plugin, stage in engine.stagers:
+        try:
+            staged = stage(batch)
+        except Exception as error:  # a plugin's failure costs overlap, never text
+            log.debug("%s: the stager raised", plugin, exc_info=error)
+            failed = failed or f"{plugin} raised {error!r}"
+            continue
+        if not isinstance(staged, bool):
+            failed = failed or f"{plugin} returned {staged!r}, which is no bool"
+        elif not staged:
+            declined = declined or plugin
+    if failed:
+        return FenceReason.STAGER_ERROR, failed
+    return (FenceReason.STAGER_DECLINED, declined) if declined else (FenceReason.FINE, "")

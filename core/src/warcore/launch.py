@@ -1,0 +1,74 @@
+"""One launch: what the scheduler decided for a step, and what came of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    import torch
+
+    from warcore.contract import ForwardMode
+    from warcore.device import Pending, Ticket
+    from warcore.fence import ReadFence
+    from warcore.request import Request
+    from warcore.sampling import SamplingBatch
+
+
+@attrs.frozen(eq=False)
+class Entry:
+    """One request's part in a step."""
+
+    request: Request
+    attempt: int
+    tokens: int
+    """New tokens it computes."""
+    samples: bool
+    """Whether its sampled token counts: True unless it is a chunk that is not the last."""
+
+
+@attrs.frozen(eq=False)
+class StepInputs:
+    """Device tensors of a step, written by the schedule stream, owned by the launch.
+
+    A token or a prefix below zero means: the relay knows.
+    """
+
+    rows: torch.Tensor
+    """[B] i64."""
+    prefixes: torch.Tensor | None
+    """[B] i64, tokens computed before this step. None in a decode step: all from the relay."""
+    lens: torch.Tensor | None
+    """[B] i64, new tokens of each request; None in a decode step."""
+    tokens: torch.Tensor | None
+    """[T] i64; None in a decode step."""
+
+
+@attrs.define(eq=False)
+class Launch:
+    """A step from its preparation until its results are collected.
+
+    It owns every tensor of the step until then: memory that a stream still uses must not be
+    handed to anybody else.
+    """
+
+    mode: ForwardMode
+    entries: list[Entry]
+    max_seq_len: int
+    inputs: StepInputs
+    sampling: SamplingBatch
+    writes: list[Pending]
+    """Schedule-stream work that this step stands on."""
+    fence: ReadFence | None = None
+    """None in the normal loop, which has no fence."""
+    pending: Pending | None = None
+    result: torch.Tensor | None = None
+    """[B] i64 host memory: the sampled tokens, valid once `copied` is reached."""
+    copied: Ticket | None = None
+    keep: object = None
+    """The step's batch and outputs, kept alive until it is collected."""
+    error: BaseException | None = None
+    """Why the forward failed, if it did; set before `pending` is done."""
+    write_error: BaseException | None = None
+    """The schedule-stream failure that the forward met; ends the engine."""

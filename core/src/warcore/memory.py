@@ -1,0 +1,85 @@
+"""How much memory an engine takes, said before any of it is allocated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from warcore.errors import ConfigError
+from warcore.pools import pages_for
+
+if TYPE_CHECKING:
+    import torch
+
+    from warcore.config import EngineConfig
+    from warcore.wiring import Choices
+
+KV_SHARE = 0.4
+"""How much of the free memory the KV pool takes when nobody says how many pages."""
+
+
+@attrs.frozen
+class MemoryPlan:
+    """Pages of the KV pool and the bytes of what is large."""
+
+    pages: int
+    weight_bytes: int
+    kv_bytes: int
+
+
+def plan_memory(config: EngineConfig, choices: Choices) -> MemoryPlan:
+    """How many pages, and whether all fits. ConfigError with the numbers if it does not."""
+    spec, info = choices.spec, choices.info
+    page = len(info.layers) * sum(
+        _bytes(tensor.shape, tensor.dtype) for tensor in choices.backend.kv_cache(spec).values()
+    )
+    weights = info.parameters * spec.dtype.itemsize
+    free = free_bytes(spec.device)
+    per_request = pages_for(spec.max_context, spec.page_size)
+    pages = config.kv_pages
+    if pages is None:
+        wanted = config.max_running_requests * per_request
+        affordable = wanted if free is None else int((free - weights) * KV_SHARE) // page
+        pages = max(min(wanted, affordable), min(per_request, wanted))
+    plan = MemoryPlan(pages, weights, (pages + 1) * page)
+    if free is not None and plan.weight_bytes + plan.kv_bytes > free:
+        raise ConfigError(
+            f"{info.name} needs {_gib(weights)} for weights and {_gib(plan.kv_bytes)} for "
+            f"{pages} KV pages; {_gib(free)} are free on {spec.device}",
+            next=_remedy(weights, page, free),
+        )
+    return plan
+
+
+def _remedy(weights: int, page: int, free: int) -> str:
+    affordable = (free - weights) * 9 // 10 // page
+    if affordable < 1:
+        return "choose a smaller model, or --dtype bfloat16"
+    return f"--kv-pages {affordable}, or a smaller --context-length"
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that `device` can still give; None if nobody can tell."""
+    if device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    sizes = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return sizes[0] * 1024 if sizes else None
+
+
+def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    size = dtype.itemsize
+    for extent in shape:
+        size *= extent
+    return size
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"

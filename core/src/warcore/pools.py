@@ -1,0 +1,48 @@
+"""Rows and pages: who owns what, decided on the host. Nothing here touches device memory.
+
+Row 0 and page 0 are for padding. They lie beyond the configured capacity, so a padded step can
+never reach a request's data.
+"""
+
+from __future__ import annotations
+
+
+class Pool:
+    """Numbers 1..capacity, each owned or free. The one freed last is handed out first.
+
+    Reusing the freshest number is on purpose: it is the schedule in which a missing fence shows.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"a pool of {capacity} holds nothing")
+        self.capacity = capacity
+        self._free = list(range(capacity, 0, -1))
+        self._owned = bytearray(capacity + 1)
+
+    def __len__(self) -> int:
+        """How many are free."""
+        return len(self._free)
+
+    def allocate(self, count: int = 1) -> list[int]:
+        """Take `count` numbers; the caller has asked `len` before."""
+        assert count <= len(self._free), "allocate without asking how many are free"
+        split = len(self._free) - count
+        taken = self._free[split:]
+        del self._free[split:]
+        taken.reverse()
+        for number in taken:
+            self._owned[number] = 1
+        return taken
+
+    def free(self, numbers: list[int]) -> None:
+        """Give numbers back; giving one back twice would hand it to two owners."""
+        for number in numbers:
+            assert self._owned[number], f"{number} was given back twice"
+            self._owned[number] = 0
+        self._free.extend(reversed(numbers))
+
+
+def pages_for(tokens: int, page_size: int) -> int:
+    """How many pages hold `tokens`."""
+    return -(-tokens // page_size)

@@ -1,0 +1,135 @@
+"""Request: one sequence on its way through the scheduler, as the host knows it."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+import attrs
+
+from warcore.transcript import Transcript
+
+if TYPE_CHECKING:
+    from warcore.model import Tokenizer
+    from warcore.sampling import SamplingParams
+
+
+class FinishReason(enum.Enum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    """The end token, a stop token id or a stop string."""
+    LENGTH = "length"
+    """max_new_tokens, or the end of the context."""
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@attrs.define(eq=False)
+class Request:
+    """Host state of one request.
+
+    The host knows the settled tokens; up to two launches may be on their way beyond them. What
+    the device has computed or will have is `computed`; what it has sampled or will have is
+    `sampled`.
+    """
+
+    id: int
+    prompt: str | None
+    prompt_ids: list[int]
+    params: SamplingParams
+    seed: int
+    transcript: Transcript
+    limit: int
+    """Tokens it may produce: max_new_tokens or what the context leaves."""
+    stop_ids: frozenset[int]
+    output_ids: list[int]
+    streams: bool = False
+    """Whether somebody wants to hear of every token."""
+    row: int = 0
+    """Its row of the shared buffers while it runs; 0 otherwise."""
+    pages: list[int] = attrs.field(factory=list)
+    attempt: int = 0
+    """How often it was admitted; results are matched by (request, attempt)."""
+    prefill_ids: list[int] = attrs.field(factory=list)
+    """What this attempt prefills: the prompt, and what was produced before a retract."""
+    computed: int = 0
+    in_flight: int = 0
+    """Tokens launched in this attempt whose results the host does not have."""
+    finish_reason: FinishReason | None = None
+    error: BaseException | None = None
+
+    @classmethod
+    def new(
+        cls,
+        number: int,
+        prompt: str | None,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        *,
+        tokenizer: Tokenizer,
+        max_context: int,
+        seed: int,
+        streams: bool = False,
+    ) -> Request:
+        """A request that waits.
+
+        The context bounds it too: the last token needs no room, since nothing follows it.
+        """
+        room = max_context - len(prompt_ids) + 1
+        limit = room if params.max_new_tokens is None else min(room, params.max_new_tokens)
+        eos = frozenset() if params.ignore_eos else tokenizer.eos_ids
+        output_ids: list[int] = []
+        return cls(
+            id=number,
+            prompt=prompt,
+            prompt_ids=prompt_ids,
+            params=params,
+            seed=seed,
+            transcript=Transcript(tokenizer, output_ids, params.stop),
+            limit=limit,
+            stop_ids=eos | frozenset(params.stop_token_ids),
+            output_ids=output_ids,
+            streams=streams,
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended, for whatever reason."""
+        return self.finish_reason is not None
+
+    @property
+    def most_tokens(self) -> int:
+        """The longest sequence whose keys and values it can ever need."""
+        return len(self.prompt_ids) + max(self.limit - 1, 0)
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether chunks of this attempt are still to be launched."""
+        return self.computed < len(self.prefill_ids)
+
+    @property
+    def sampled(self) -> int:
+        """Tokens produced, those in flight included."""
+        return len(self.output_ids) + self.in_flight
+
+    def start(self, row: int) -> None:
+        """Admitted: a fresh attempt from the settled tokens, in `row`."""
+        assert not self.in_flight, "results of an earlier attempt are still on their way"
+        self.row = row
+        self.attempt += 1
+        self.prefill_ids = self.prompt_ids + self.output_ids
+        self.computed = 0
+
+    def accept(self, token: int) -> None:
+        """Append a settled token, and finish if it ends the answer."""
+        self.output_ids.append(token)
+        if token in self.stop_ids or (self.params.stop and self.transcript.advance()):
+            self.finish(FinishReason.STOP)
+        elif len(self.output_ids) >= self.limit:
+            self.finish(FinishReason.LENGTH)
+
+    def finish(self, reason: FinishReason, error: BaseException | None = None) -> None:
+        """End it; the text is complete from here on."""
+        self.finish_reason, self.error = reason, error
+        self.transcript.finish()

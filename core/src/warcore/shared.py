@@ -1,0 +1,67 @@
+"""SharedBuffers: every tensor that the schedule stream writes and a forward reads.
+
+This file is where the hazard lives. A running forward reads these tables; the scheduler rewrites
+them for the next step. The methods here are the only writers, they run on the schedule stream,
+and the scheduler calls them only behind the fence of the launch before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    import torch
+
+    from warcore.device import Device, Pending, Stream
+
+
+@attrs.frozen(eq=False)
+class SharedTables:
+    """The readers' view of the shared buffers: live memory."""
+
+    req_to_token: torch.Tensor
+    """[rows + 1, context] i32; row 0 is the padding row and points at slot 0."""
+    full_to_swa: torch.Tensor | None = None
+    """[slots] i32; None without sliding-window pools."""
+
+
+class SharedBuffers:
+    """Owns the tables. `context` is rounded up to whole pages."""
+
+    def __init__(
+        self, device: Device, stream: Stream, *, rows: int, context: int, page_size: int
+    ) -> None:
+        import torch
+
+        self._stream = stream
+        self._page_size = page_size
+        self.pages_per_row = -(-context // page_size)
+        with torch.inference_mode():
+            table = torch.zeros(
+                rows + 1,
+                self.pages_per_row * page_size,
+                dtype=torch.int32,
+                device=device.torch_device,
+            )
+            self.tables = SharedTables(table)
+            self._by_page = table.view(-1, page_size)
+            self._offsets = torch.arange(page_size, dtype=torch.int64, device=device.torch_device)
+
+    def place(self, row: int, index: int) -> int:
+        """Where the table keeps page number `index` of `row`: an argument of `write_pages`."""
+        return row * self.pages_per_row + index
+
+    def write_pages(self, places: torch.Tensor, pages: torch.Tensor) -> Pending:
+        """Let `places` [n] i64 hold the slots of `pages` [n] i64. Runs on the schedule stream.
+
+        The caller has put the barrier of the last launch on that stream before.
+        """
+        return self._stream.submit(self._write_pages, places, pages)
+
+    def _write_pages(self, places: torch.Tensor, pages: torch.Tensor) -> None:
+        import torch
+
+        slots = pages.unsqueeze(1) * self._page_size + self._offsets
+        self._by_page.index_copy_(0, places, slots.to(torch.int32))

@@ -1,0 +1,282 @@
+"""Wiring: names and installed plugins become one set of choices that fit, or one error.
+
+`choose` decides and allocates nothing; `read_scope` and `read_engine_scope` turn living plugins
+into what the fence needs. The reasons of everything that does not fit are shown together.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+
+from warcore.backend import AttentionBackend, AttentionSpec
+from warcore.errors import ConfigError, ModelError, PluginError, WiringError
+from warcore.hooks import read_hooks
+from warcore.model import ModelFamily
+from warcore.options import parse_options
+from warcore.registry import PluginRecord, candidates, find_plugins, load, select
+from warcore.scope import EngineScope, Reader, Scope, take_votes
+from warcore.spec import SpecAlgorithm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import torch
+
+    from warcore.config import EngineConfig
+    from warcore.model import ModelInfo
+
+C = TypeVar("C")
+DEFAULT_PAGE_SIZE = 16
+
+
+@attrs.frozen(eq=False)
+class Choices:
+    """What an engine will be made of."""
+
+    family: type[ModelFamily]
+    ref: str
+    model_options: object
+    info: ModelInfo
+    backend: type[AttentionBackend]
+    backend_name: str
+    backend_options: object
+    spec: AttentionSpec
+
+
+def choose(config: EngineConfig, device: torch.device) -> Choices:
+    """Find, load and fit what `config` names. Reads headers; allocates and loads no weights.
+
+    PluginError: a named plugin is not there or broken. ModelError: the reference is nobody's.
+    WiringError: something does not fit, with every reason and what could serve instead.
+    """
+    import torch
+
+    records = find_plugins(disable=config.disable)
+    family, ref = _find_model(config, records)
+    given = _by_owner(config.options)
+    model_options = _options(ref.partition(":")[0], family, given)
+    info = family.describe(ref, model_options)
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    context = _context(config, info)
+
+    def spec_for(page_size: int) -> AttentionSpec:
+        layers = info.layers
+        return AttentionSpec(
+            q_heads=layers[0].q_heads,
+            kv_heads=layers[0].kv_heads,
+            head_dim=layers[0].head_dim,
+            dtype=dtype,
+            kv_dtype=dtype,
+            page_size=page_size,
+            max_context=context,
+            windows=frozenset(layer.window for layer in layers),
+            tree=False,
+            device=device,
+            role="target",
+        )
+
+    name, backend, spec = _choose_backend(config, records, spec_for)
+    backend_options = _options(name, backend, given)
+    if given:
+        owner, options = next(iter(given.items()))
+        near = difflib.get_close_matches(owner, [name, ref.partition(":")[0]], 1)
+        raise ConfigError(
+            f"--opt {owner}.{next(iter(options))}: {owner!r} is not part of this engine",
+            next=f"did you mean {near[0]}?" if near else f"options go to {name} or the model",
+        )
+    return Choices(family, ref, model_options, info, backend, name, backend_options, spec)
+
+
+def _context(config: EngineConfig, info: ModelInfo) -> int:
+    if config.context_length is not None and config.context_length > info.max_context:
+        raise ConfigError(
+            f"--context-length {config.context_length}: {info.name} was made for "
+            f"{info.max_context} tokens",
+            next=f"--context-length {info.max_context}",
+        )
+    return config.context_length or info.max_context
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+def _find_model(
+    config: EngineConfig, records: Sequence[PluginRecord]
+) -> tuple[type[ModelFamily], str]:
+    """The family that serves `config.model` and its canonical reference."""
+    if not isinstance(config.model, str):
+        family = _load(PluginRecord.of_class("model", config.model), ModelFamily)
+        return family, family.recognises(family.__name__) or family.__name__
+    ref = config.model
+    word = ref.partition(":")[0]
+    if any(record.kind == "model" and record.name == word for record in records):
+        families = [_load(select(records, "model", word), ModelFamily)]
+    else:
+        families = [_load(record, ModelFamily) for record in candidates(records, "model")]
+    families.sort(key=lambda family: -family.default_rank)
+    for family in families:
+        canonical = family.recognises(ref)
+        if canonical is not None:
+            return family, canonical
+    names = [record.name for record in records if record.kind == "model"]
+    near = difflib.get_close_matches(word, names, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ModelError(
+        f"no installed model family recognises {ref!r}{hint}",
+        next="warcore list-plugins --kind model",
+    )
+
+
+# ---- backends ------------------------------------------------------------------------------------
+
+
+def _choose_backend(
+    config: EngineConfig,
+    records: Sequence[PluginRecord],
+    spec_for: Callable[[int], AttentionSpec],
+) -> tuple[str, type[AttentionBackend], AttentionSpec]:
+    """The named backend, or else the fitting one of the highest rank."""
+
+    def fit(cls: type[AttentionBackend]) -> tuple[AttentionSpec | None, list[str]]:
+        size, reason = _page_size(config.page_size, cls)
+        if size is None:
+            return None, [reason]
+        spec = spec_for(size)
+        return spec, list(cls.why_not(spec))
+
+    if config.backend is None:
+        return _best(*_fitting(records, fit))
+    named = isinstance(config.backend, str)
+    record = (
+        select(records, "backend", str(config.backend))
+        if named
+        else PluginRecord.of_class("backend", config.backend)  # type: ignore[arg-type]
+    )
+    cls = _load(record, AttentionBackend)
+    spec, reasons = fit(cls)
+    if spec is None or reasons:
+        others = [name for name, other, _ in _fitting(records, fit)[0] if other is not cls]
+        lines = "".join(f"\n  {reason}" for reason in reasons)
+        can = f"--backend {others[0]}" if others else "warcore list-plugins --kind backend"
+        raise WiringError(f"{record.name} cannot serve this:{lines}", next=can)
+    return record.name, cls, spec
+
+
+def _fitting(
+    records: Sequence[PluginRecord], fit: Callable[..., Any]
+) -> tuple[list[tuple[str, type[AttentionBackend], AttentionSpec]], list[str]]:
+    """Every candidate backend that can serve, and a line for each that cannot."""
+    able, unable = [], []
+    for record in candidates(records, "backend"):
+        try:
+            cls = _load(record, AttentionBackend)
+        except PluginError as error:
+            unable.append(error.what)
+            continue
+        spec, reasons = fit(cls)
+        if reasons:
+            unable.append(f"{record.name}: {'; '.join(reasons)}")
+        else:
+            able.append((record.name, cls, spec))
+    return able, unable
+
+
+def _best(
+    able: list[tuple[str, type[AttentionBackend], AttentionSpec]], unable: list[str]
+) -> tuple[str, type[AttentionBackend], AttentionSpec]:
+    if not able:
+        reasons = "".join(f"\n  {line}" for line in unable) or " none is installed"
+        raise WiringError(
+            f"no attention backend can serve this model:{reasons}",
+            next="warcore list-plugins --kind backend",
+        )
+    rank = max(cls.default_rank for _, cls, _ in able)
+    best = [choice for choice in able if choice[1].default_rank == rank]
+    if len(best) > 1:
+        names = ", ".join(name for name, _, _ in best)
+        raise WiringError(
+            f"several attention backends can serve this model: {names}",
+            next=f"--backend {best[0][0]}",
+        )
+    return best[0]
+
+
+def _page_size(wanted: int | None, cls: type[AttentionBackend]) -> tuple[int | None, str]:
+    """Tokens per page: the user's, else 16 if allowed, else the smallest allowed."""
+    sizes = cls.page_sizes
+    if wanted is not None:
+        if sizes is not None and wanted not in sizes:
+            return None, f"a page size of {wanted} (it has {', '.join(map(str, sorted(sizes)))})"
+        return wanted, ""
+    if sizes is None or DEFAULT_PAGE_SIZE in sizes:
+        return DEFAULT_PAGE_SIZE, ""
+    return min(sizes), ""
+
+
+# ---- options -------------------------------------------------------------------------------------
+
+
+def _by_owner(options: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """{"NAME.key": value} by NAME."""
+    found: dict[str, dict[str, str]] = {}
+    for path, value in options.items():
+        owner, dot, key = path.partition(".")
+        if not (owner and dot and key):
+            raise ConfigError(f"--opt {path}={value} names no option", next="--opt NAME.key=value")
+        found.setdefault(owner, {})[key] = value
+    return found
+
+
+def _options(name: str, cls: Any, given: dict[str, dict[str, str]]) -> object:
+    return parse_options(name, cls.Options, given.pop(name, {}))
+
+
+def _load(record: PluginRecord, base: type[C]) -> type[C]:
+    """The class of a record; `load` has checked that it is a subclass of its kind's base."""
+    cls = load(record)
+    assert issubclass(cls, base)
+    return cls
+
+
+# ---- hooks ---------------------------------------------------------------------------------------
+
+
+def read_scope(backend_name: str, backend: AttentionBackend, algorithm: Any = None) -> Scope:
+    """Ask a runner's readers, once. WiringError for a bad vote, a misspelt or misplaced hook."""
+    plugins = {f"backend:{backend_name}": backend}
+    if algorithm is not None:
+        plugins[f"spec_algo:{type(algorithm).__name__}"] = algorithm
+    hooks = read_hooks(plugins)
+    snapshots = {hook.plugin: hook for hook in hooks["prepare_prefill_shared_read_snapshot"]}
+    voters = {hook.plugin: hook for hook in hooks["shared_read_ends"]}
+    readers = []
+    for plugin in plugins:
+        mandatory = plugin.startswith("backend:")
+        votes = take_votes(plugin, voters[plugin], mandatory=mandatory) if plugin in voters else {}
+        readers.append(Reader(plugin, votes, snapshots.get(plugin)))
+    return Scope.of(tuple(readers))
+
+
+def read_engine_scope(
+    algorithm: SpecAlgorithm | None = None, stagers: Mapping[str, object] | None = None
+) -> EngineScope:
+    """Ask the algorithm and the stagers, once."""
+    plugins: dict[str, object] = {f"stager:{name}": s for name, s in (stagers or {}).items()}
+    if algorithm is not None:
+        plugins[f"spec_algo:{type(algorithm).__name__}"] = algorithm
+    hooks = read_hooks(plugins)
+    answers = [(hook.plugin, hook()) for hook in hooks["prefill_shared_read_stager"]]
+    for plugin, answer in answers:
+        if answer is not None and not callable(answer):
+            raise WiringError(
+                f"{plugin}: prefill_shared_read_stager returned {answer!r}",
+                next="return a callable that takes the batch, or None",
+            )
+    return EngineScope(
+        later_prefill_reader=algorithm is not None and algorithm.later_prefill_reader,
+        owners=tuple(hooks["last_shared_read_runner"]),
+        stagers=tuple((plugin, answer) for plugin, answer in answers if answer is not None),
+    )

@@ -1,0 +1,133 @@
+"""Small real plugins for tests of the core: a model whose output depends on all it attended to.
+
+The core must not need any installed plugin for its own tests. `ToyModel` is a two-layer attention
+model over seeded weights; `RowMajor` is the smallest complete backend of the README.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from warcore import (
+    AttentionBackend,
+    ForwardMode,
+    Layer,
+    Model,
+    ModelFamily,
+    ModelInfo,
+    Output,
+    SharedReadEnds,
+)
+
+VOCAB, HEADS, DIM, CONTEXT = 64, 2, 8, 64
+LAYERS = tuple(Layer(i, HEADS, HEADS, DIM, DIM**-0.5) for i in range(2))
+EOS = 63
+
+
+class ToyTokenizer:
+    """One token per character; token 63 ends an answer."""
+
+    eos_ids = frozenset({EOS})
+    alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ."
+
+    def encode(self, text):
+        return [self.alphabet.index(c) for c in text]
+
+    def decode(self, ids):
+        return "".join(self.alphabet[i] for i in ids if i != EOS)
+
+    def chat(self, prompt, system):
+        return self.encode((system or "") + prompt)
+
+
+class ToyModel(Model):
+    def __init__(self, dtype):
+        self.info = INFO
+        self.tokenizer = ToyTokenizer()
+        random = torch.Generator().manual_seed(7)
+
+        def weight(*shape):
+            return torch.randn(*shape, generator=random, dtype=torch.float64).to(dtype)
+
+        width = HEADS * DIM
+        self.embed, self.place = weight(VOCAB, width), weight(CONTEXT, width)
+        self.qkv = [weight(width, 3 * width) / width**0.5 for _ in LAYERS]
+        self.head = weight(width, VOCAB)
+
+    def forward(self, batch, attend, hidden_layers=()):
+        x = self.embed[batch.tokens] + self.place[batch.positions]
+        for layer, qkv in zip(LAYERS, self.qkv, strict=True):
+            q, k, v = (x @ qkv).view(-1, 3, HEADS, DIM).unbind(1)
+            x = x + attend(q, k, v, layer).flatten(1)
+        if batch.logits_at is not None:
+            x = x[batch.logits_at]
+        return Output(x @ self.head)
+
+
+class Toy(ModelFamily):
+    """`EngineConfig(model=Toy)`."""
+
+    @classmethod
+    def recognises(cls, ref):
+        return "toy" if ref in {"toy", "Toy"} else None
+
+    @classmethod
+    def describe(cls, ref, options):
+        return INFO
+
+    @classmethod
+    def load(cls, ref, ctx):
+        return ToyModel(ctx.dtype)
+
+
+INFO = ModelInfo("toy", LAYERS, VOCAB, HEADS * DIM, CONTEXT, 10_000)
+
+
+class RowMajor(AttentionBackend):
+    """Gathers its rows out of the graph; nothing is read later, in any mode."""
+
+    def shared_read_ends(self, forward_mode):
+        return SharedReadEnds.PRE_REPLAY
+
+    def init_forward_metadata_out_graph(self, batch):
+        self.slots = self.ctx.shared.req_to_token.index_select(0, batch.rows).long()
+
+    def forward(self, q, k, v, layer, batch):
+        cache = self.ctx.kv[layer.index]
+        keys, values = (cache[name].flatten(0, 1) for name in "kv")
+        keys[batch.out_slots], values[batch.out_slots] = k, v
+        slots = self.slots[batch.q_row]
+        scores = torch.einsum("thd,tlhd->thl", q, keys[slots]) * layer.scale
+        seen = torch.arange(slots.shape[1]) <= batch.positions[:, None]
+        scores.masked_fill_(~seen[:, None], -torch.inf)
+        return torch.einsum("thl,tlhd->thd", scores.softmax(-1), values[slots].nan_to_num(0))
+
+
+class Late(RowMajor):
+    """Reads in the body, and says so."""
+
+    def shared_read_ends(self, forward_mode):
+        return SharedReadEnds.POST_REPLAY
+
+    def init_forward_metadata_out_graph(self, batch):
+        pass
+
+    def forward(self, q, k, v, layer, batch):
+        self.slots = self.ctx.shared.req_to_token.index_select(0, batch.rows).long()
+        return super().forward(q, k, v, layer, batch)
+
+
+class Inside(RowMajor):
+    """Reads in the graph's metadata; votes as the base class does."""
+
+    def shared_read_ends(self, forward_mode):
+        return AttentionBackend.shared_read_ends(self, forward_mode)
+
+    def init_forward_metadata_out_graph(self, batch):
+        pass
+
+    def init_forward_metadata_in_graph(self, batch):
+        RowMajor.init_forward_metadata_out_graph(self, batch)
+
+
+PREFILLS = (ForwardMode.EXTEND, ForwardMode.MIXED)
