@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 FLOORS: Final = (
     "contract hookspecs errors options",
-    "registry device shared",
-    "batch pools relay model backend fence",
-    "runner spec sampling",
-    "wiring plan scheduler",
+    "registry installed records description probe device shared staging",
+    "batch request transcript pools memory relay model backend scope fence gates",
+    "runner step launch spec sampling",
+    "hooks wiring plan config scheduler assembly",
     "engine cli testkit",
 )
 """Modules and packages of core/src/warcore, lowest floor first. One line each in the docs too."""

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from warcore.errors import ModelError, PluginError, WarcoreError, WiringError
     from warcore.model import Layer, Model, ModelContext, ModelFamily, ModelInfo, Output, Tokenizer
     from warcore.options import NoOptions
-    from warcore.registry import PluginRecord, find_plugins
+    from warcore.records import PluginRecord
+    from warcore.registry import find_plugins
     from warcore.runner import GraphRunner, ModelRunner
     from warcore.sampling import SamplingParams
     from warcore.spec import SpecAlgorithm, Stager
@@ -61,7 +62,7 @@ _HOME = {
     "RequestOutput": "engine",
     "SamplingParams": "sampling",
     "find_plugins": "registry",
-    "PluginRecord": "registry",
+    "PluginRecord": "records",
     # you catch
     "WarcoreError": "errors",
     "PluginError": "errors",
