@@ -52,7 +52,7 @@ class Assembly:
             "model": choices.ref,
             "backend": choices.backend_name,
             "device": str(choices.spec.device),
-            "host": self.device.mode if self.device.name == "host" else None,
+            "host": getattr(self.device, "mode", None),
             "dtype": str(choices.spec.dtype).removeprefix("torch."),
             "loop": self.loop.__name__.removesuffix("_loop"),
             "page_size": limits.page_size,
@@ -121,10 +121,22 @@ def _assemble(
         prefill_read_done=config.prefill_read_done,
     )
     relay = Relay(limits.max_running, device.torch_device)
-    tokens = limits.prefill_chunk + limits.max_running
-    step = Step(runner, engine_scope, shared.tables, relay, EventRing(device, depth=3), tokens)
+    step = Step(
+        runner,
+        engine_scope,
+        tables=shared.tables,
+        relay=relay,
+        done=EventRing(device, depth=3),
+        max_tokens=limits.prefill_chunk + limits.max_running,
+    )
     scheduler = Scheduler(
-        device, schedule, forward, shared, step, limits, forced_coarse=config.fence == "coarse"
+        device,
+        schedule,
+        forward,
+        shared=shared,
+        step=step,
+        limits=limits,
+        forced_coarse=config.fence == "coarse",
     )
     loop = overlap_loop if config.loop == "overlap" else normal_loop
     return Assembly(device, model, choices, limits, scheduler, loop)

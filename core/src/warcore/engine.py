@@ -140,7 +140,7 @@ class Engine:
                 try:
                     number = self.add_request(prompt, one, system=system, raw=raw, stream=streams)
                     index_of[number] = index
-                except RequestError as error:
+                except RequestError as error:  # noqa: PERF203  one bad prompt stops no other
                     yield _refused(index, prompt, error)
             while index_of:
                 for output in self.step():

@@ -85,16 +85,18 @@ def _read(directory: str, stem: str) -> Iterator[Installed]:
     declared = _declared(source) if source else None
     if not entries and not declared:
         return
-    headers = _headers(directory)
-    name = next(iter(headers.get("name", ())), stem.partition("-")[0])
-    version = next(iter(headers.get("version", ())), None)
+    raw = _bytes(f"{directory}/METADATA") or _bytes(f"{directory}/PKG-INFO") or b""
+    headers = _headers(raw.decode(errors="replace"))
     requires = tuple(headers.get("requires-dist", ()))
-    if directory.lower().endswith("egg-info"):
+    if headers and directory.lower().endswith("egg-info"):
         from pathlib import Path
 
         from importlib_metadata import PathDistribution
 
+        # Old eggs keep their requirements in a file of another form.
         requires = tuple(PathDistribution(Path(directory)).requires or ())
+    name = next(iter(headers.get("name", ())), stem.partition("-")[0])
+    version = next(iter(headers.get("version", ())), None)
     yield Installed(name, version, requires, entries, source, declared)
 
 
@@ -102,14 +104,13 @@ def _in_archive(place: str, seen: set[str]) -> Iterator[Installed]:
     from importlib_metadata import distributions
 
     for dist in distributions(path=[place]):
-        name = dist.metadata["Name"]
-        entries = tuple(
-            (e.group, e.name, e.value) for e in dist.entry_points if e.group.startswith(PREFIX)
-        )
-        if canonical(name) not in seen:
-            seen.add(canonical(name))
-            if entries:
-                yield Installed(name, dist.version, tuple(dist.requires or ()), entries)
+        headers = _headers(dist.read_text("METADATA") or dist.read_text("PKG-INFO") or "")
+        entries = tuple(_entries(dist.read_text("entry_points.txt") or ""))
+        for name in headers.get("name", ()):
+            if canonical(name) not in seen:
+                seen.add(canonical(name))
+                if entries:
+                    yield Installed(name, dist.version, tuple(dist.requires or ()), entries)
 
 
 def _bytes(file: str) -> bytes | None:
@@ -131,11 +132,10 @@ def _entries(text: str) -> Iterator[Entry]:
             yield group, name.strip(), value.strip()
 
 
-def _headers(directory: str) -> dict[str, list[str]]:
-    """The header fields of METADATA or PKG-INFO by lower-case name; the text below is skipped."""
-    raw = _bytes(f"{directory}/METADATA") or _bytes(f"{directory}/PKG-INFO") or b""
+def _headers(text: str) -> dict[str, list[str]]:
+    """The header fields of a METADATA file by lower-case name; the text below is skipped."""
     found: dict[str, list[str]] = {}
-    for line in raw.decode(errors="replace").splitlines():
+    for line in text.splitlines():
         if not line.strip():
             break
         key, colon, value = line.partition(":")

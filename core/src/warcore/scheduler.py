@@ -78,10 +78,10 @@ class Scheduler:
         device: Device,
         schedule: Stream,
         forward: Stream,
+        *,
         shared: SharedBuffers,
         step: Step,
         limits: Limits,
-        *,
         forced_coarse: bool = False,
     ) -> None:
         self.limits = limits
@@ -284,7 +284,7 @@ class Scheduler:
     def end(
         self, request: Request, reason: FinishReason, error: BaseException | None = None
     ) -> None:
-        """Finish a request from outside, at any moment: waiting, prefilling, decoding, in flight."""
+        """Finish a request from outside, at any moment: waiting, prefilling, in flight."""
         if not request.finished:
             request.finish(reason, error)
             self._forget(request)
@@ -365,6 +365,6 @@ class Scheduler:
         if dtype.is_floating_point:
             staged = self._staging.put(float_words(list(values))).view(torch.float64)
         else:
-            staged = self._staging.put(array("q", values))
+            staged = self._staging.put(array("q", map(int, values)))
         self._schedule.submit(target.copy_, staged)
         return target

@@ -98,7 +98,7 @@ def take_votes(
             )
         if again is not vote:
             raise WiringError(
-                f"{where} returned {vote.name}, then {again!r}: a vote is asked once and must be pure",
+                f"{where} returned {vote.name}, then {again!r}: a vote must be pure",
                 next="decide per batch in prepare_prefill_shared_read_snapshot instead",
             )
         votes[mode] = vote

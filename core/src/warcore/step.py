@@ -27,6 +27,7 @@ class Step:
         self,
         target: ModelRunner,
         engine: EngineScope,
+        *,
         tables: SharedTables,
         relay: Relay,
         done: EventRing,

@@ -7,18 +7,16 @@ into what the fence needs. The reasons of everything that does not fit are shown
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from warcore.backend import AttentionBackend, AttentionSpec
 from warcore.errors import ConfigError, ModelError, PluginError, WiringError
 from warcore.hooks import read_hooks
-from warcore.model import ModelFamily
 from warcore.options import parse_options
 from warcore.registry import PluginRecord, candidates, find_plugins, load, select
 from warcore.scope import EngineScope, Reader, Scope, take_votes
-from warcore.spec import SpecAlgorithm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +24,9 @@ if TYPE_CHECKING:
     import torch
 
     from warcore.config import EngineConfig
-    from warcore.model import ModelInfo
+    from warcore.model import ModelFamily, ModelInfo
+    from warcore.spec import SpecAlgorithm
 
-C = TypeVar("C")
 DEFAULT_PAGE_SIZE = 16
 
 
@@ -108,14 +106,14 @@ def _find_model(
 ) -> tuple[type[ModelFamily], str]:
     """The family that serves `config.model` and its canonical reference."""
     if not isinstance(config.model, str):
-        family = _load(PluginRecord.of_class("model", config.model), ModelFamily)
+        family: type[ModelFamily] = load(PluginRecord.of_class("model", config.model))
         return family, family.recognises(family.__name__) or family.__name__
     ref = config.model
     word = ref.partition(":")[0]
     if any(record.kind == "model" and record.name == word for record in records):
-        families = [_load(select(records, "model", word), ModelFamily)]
+        families: list[type[ModelFamily]] = [load(select(records, "model", word))]
     else:
-        families = [_load(record, ModelFamily) for record in candidates(records, "model")]
+        families = [load(record) for record in candidates(records, "model")]
     families.sort(key=lambda family: -family.default_rank)
     for family in families:
         canonical = family.recognises(ref)
@@ -155,7 +153,7 @@ def _choose_backend(
         if named
         else PluginRecord.of_class("backend", config.backend)  # type: ignore[arg-type]
     )
-    cls = _load(record, AttentionBackend)
+    cls: type[AttentionBackend] = load(record)
     spec, reasons = fit(cls)
     if spec is None or reasons:
         others = [name for name, other, _ in _fitting(records, fit)[0] if other is not cls]
@@ -172,7 +170,7 @@ def _fitting(
     able, unable = [], []
     for record in candidates(records, "backend"):
         try:
-            cls = _load(record, AttentionBackend)
+            cls: type[AttentionBackend] = load(record)
         except PluginError as error:
             unable.append(error.what)
             continue
@@ -232,13 +230,6 @@ def _by_owner(options: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 def _options(name: str, cls: Any, given: dict[str, dict[str, str]]) -> object:
     return parse_options(name, cls.Options, given.pop(name, {}))
-
-
-def _load(record: PluginRecord, base: type[C]) -> type[C]:
-    """The class of a record; `load` has checked that it is a subclass of its kind's base."""
-    cls = load(record)
-    assert issubclass(cls, base)
-    return cls
 
 
 # ---- hooks ---------------------------------------------------------------------------------------
