@@ -218,7 +218,9 @@ class ThreadStream(HostStream):
 
     def _work(self) -> None:
         # The number of intra-op threads is a thread's own setting; without this a stream would
-        # use every core and fake an overlap that is none.
+        # use every core and fake an overlap that is none. Asking first makes torch do its lazy
+        # initialisation of this thread, which later would overwrite the setting.
+        torch.get_num_threads()
         torch.set_num_threads(self._intra_op_threads)
         self.device.local.stream = self
         turns = self._turns

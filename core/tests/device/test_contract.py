@@ -1,0 +1,290 @@
+"""The rules of device/base.py, held on every device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from warcore.device import EventRing
+from warcore.errors import DeviceError
+
+
+def fail(error):
+    raise error
+
+
+# Streams
+
+
+def test_work_of_one_stream_runs_in_the_order_of_submission(device):
+    stream, log = device.stream("forward"), []
+    for n in range(5):
+        pending = stream.submit(log.append, n)
+    pending.result()
+    assert log == [0, 1, 2, 3, 4]
+
+
+def test_result_is_what_the_function_returned(device):
+    assert device.stream("forward").submit(divmod, 7, 3).result() == (2, 1)
+
+
+def test_submit_raises_nothing_and_result_raises_what_the_function_raised(device):
+    pending = device.stream("forward").submit(fail, LookupError("mine"))
+    with pytest.raises(LookupError, match="mine"):
+        pending.result()
+    assert pending.done
+    assert isinstance(pending.error, LookupError)
+
+
+def test_a_failed_function_does_not_stop_the_stream(device):
+    stream = device.stream("forward")
+    stream.submit(fail, ValueError())
+    assert stream.submit(lambda: "next").result() == "next"
+
+
+def test_a_pending_without_error_has_none(device):
+    pending = device.stream("forward").submit(lambda: None)
+    pending.result()
+    assert pending.error is None
+
+
+def test_submitted_work_runs_under_inference_mode(device):
+    assert device.stream("forward").submit(torch.is_inference_mode_enabled).result()
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_the_current_stream_is_the_one_whose_work_runs(device):
+    stream = device.stream("forward")
+    assert stream.submit(device.current_stream).result() is stream
+    assert device.current_stream() is None
+
+
+def test_work_may_submit_to_another_stream(device):
+    one, other = device.stream("one"), device.stream("other")
+    inner = one.submit(lambda: other.submit(device.current_stream)).result()
+    assert inner.result() is other
+
+
+def test_work_gone_wrong_inside_other_work_leaves_the_outer_stream_current(device):
+    one, other = device.stream("one"), device.stream("other")
+
+    def outer():
+        other.submit(fail, ValueError())
+        return device.current_stream()
+
+    assert one.submit(outer).result() is one
+
+
+def test_streams_are_distinct_and_keep_their_name(device):
+    one, other = device.stream("same"), device.stream("same")
+    assert one is not other
+    assert one.name == other.name == "same"
+
+
+# Events and tickets
+
+
+def test_an_event_counts_its_records_and_is_reached_before_the_first(device):
+    event, stream = device.event(), device.stream("forward")
+    assert event.generation == 0
+    assert event.query()
+    assert [event.record(stream).generation for _ in range(3)] == [1, 2, 3]
+    event.synchronize()
+    assert event.generation == 3
+    assert event.query()
+
+
+def test_streams_are_ordered_by_a_ticket(device):
+    one, other, log = device.stream("one"), device.stream("other"), []
+    one.submit(log.append, "before")
+    ticket = device.event().record(one)
+    other.wait(ticket)
+    other.submit(log.append, "after").result()
+    assert log == ["before", "after"]
+
+
+def test_the_host_waits_for_a_ticket(device):
+    stream, log = device.stream("forward"), []
+    stream.submit(log.append, 1)
+    ticket = device.event().record(stream)
+    ticket.synchronize()
+    assert ticket.query()
+    assert log == [1]
+
+
+def test_record_within_work_acts_on_the_current_stream_now(device):
+    stream, event = device.stream("forward"), device.event()
+    ticket = stream.submit(event.record).result()
+    ticket.synchronize()
+    assert ticket.query()
+
+
+def test_wait_within_work_of_the_stream_acts_now(device):
+    one, other, log = device.stream("one"), device.stream("other"), []
+    one.submit(log.append, "one")
+    ticket = device.event().record(one)
+
+    def work():
+        other.wait(ticket)
+        log.append("other")
+
+    other.submit(work).result()
+    assert log == ["one", "other"]
+
+
+def test_a_record_outside_work_needs_a_stream(device):
+    with pytest.raises(DeviceError, match="outside submitted work"):
+        device.event().record()
+
+
+def test_tickets_are_equal_if_event_and_generation_are(device):
+    stream, event = device.stream("forward"), device.event()
+    ticket = event.record(stream)
+    assert ticket == type(ticket)(event, 1)
+    assert ticket != event.record(stream)
+
+
+# Latches
+
+
+def test_a_latch_opens_once_and_stays_open(device):
+    latch = device.latch()
+    assert not latch.is_set
+    latch.set()
+    latch.set()
+    latch.wait()
+    assert latch.is_set
+
+
+def test_submitted_work_passes_an_open_latch(device):
+    one, other, latch = device.stream("one"), device.stream("other"), device.latch()
+    one.submit(latch.set)
+    other.submit(latch.wait).result()
+
+
+# Memory
+
+
+def test_a_host_buffer_is_writable_by_the_host_wherever_it_was_made(device):
+    stream = device.stream("schedule")
+    for buffer in (
+        device.host_buffer(4, torch.int32),
+        stream.submit(device.host_buffer, 4, torch.int32).result(),
+    ):
+        buffer[:] = torch.arange(4, dtype=torch.int32)
+        assert buffer.tolist() == [0, 1, 2, 3]
+        assert buffer.device.type == "cpu"
+
+
+def test_the_torch_device_is_where_tensors_live(device):
+    assert torch.empty(1, device=device.torch_device).device.type == device.torch_device.type
+
+
+# The whole device
+
+
+def test_synchronize_waits_for_every_stream(device):
+    log = []
+    for name in ("one", "other"):
+        device.stream(name).submit(log.append, name)
+    device.synchronize()
+    assert sorted(log) == ["one", "other"]
+
+
+def test_close_is_idempotent_and_ends_submission(device):
+    stream = device.stream("forward")
+    stream.submit(lambda: None).result()
+    device.close()
+    device.close()
+    with pytest.raises(DeviceError, match="closed"):
+        stream.submit(lambda: None)
+    with pytest.raises(DeviceError, match="closed"):
+        device.stream("late")
+
+
+# Observers
+
+
+class Notes:
+    def __init__(self):
+        self.seen = []
+
+    def submitted(self, stream, pending):
+        self.seen.append(("submitted", stream.name))
+
+    def started(self, stream, pending):
+        self.seen.append(("started", stream.name))
+
+    def finished(self, stream, pending):
+        self.seen.append(("finished", stream.name))
+
+    def joined(self, pending):
+        self.seen.append(("joined", None))
+
+    def recorded(self, stream, ticket):
+        self.seen.append(("recorded", stream.name))
+
+    def waited(self, stream, ticket):
+        self.seen.append(("waited", stream and stream.name))
+
+
+def test_an_observer_sees_each_thing_that_orders_work(device):
+    notes = device.observers = Notes()
+    one, other = device.stream("one"), device.stream("other")
+    one.submit(lambda: None).result()
+    ticket = device.event().record(one)
+    ticket.synchronize()
+    other.wait(ticket)
+    device.synchronize()
+    assert notes.seen == [
+        ("submitted", "one"),
+        ("started", "one"),
+        ("finished", "one"),
+        ("joined", None),
+        ("recorded", "one"),
+        ("waited", None),
+        ("waited", "other"),
+    ]
+
+
+# The ring
+
+
+def test_a_ring_records_its_events_in_turn(device):
+    ring, stream = EventRing(device), device.stream("forward")
+    events = []
+    for _ in range(4):
+        ticket = stream.submit(ring.record).result()
+        events.append(ticket.event)
+        ring.release(ticket)
+    assert events[0] is events[2]
+    assert events[1] is events[3]
+    assert events[0] is not events[1]
+
+
+def test_a_ring_refuses_to_record_a_slot_whose_ticket_is_held(device):
+    ring, stream = EventRing(device), device.stream("forward")
+    first = stream.submit(ring.record).result()
+    stream.submit(ring.record).result()
+    with pytest.raises(DeviceError, match="held by an older launch"):
+        stream.submit(ring.record).result()
+    ring.release(first)
+    assert stream.submit(ring.record).result().event is first.event
+
+
+def test_a_ring_ignores_tickets_that_are_not_its_own_and_a_second_release(device):
+    ring, stream = EventRing(device, depth=1), device.stream("forward")
+    ring.release(device.event().record(stream))
+    first = stream.submit(ring.record).result()
+    ring.release(first)
+    ring.release(first)
+    second = stream.submit(ring.record).result()
+    ring.release(first)
+    with pytest.raises(DeviceError, match="held"):
+        stream.submit(ring.record).result()
+    ring.release(second)
+
+
+def test_a_ring_has_a_slot(device):
+    with pytest.raises(ValueError, match="no slot"):
+        EventRing(device, depth=0)
