@@ -23,7 +23,7 @@ help:
 	@echo 'make demo      a real 135M model answers, under the fence; sets up .venv first'
 	@echo 'make test      what CI runs: unit tests, then what crosses distributions'
 	@echo 'make test-all  the same and the slow ones'
-	@echo 'make check     ruff, mypy --strict on core, the rules of the tree, the contract'
+	@echo 'make check     ruff, mypy --strict on core, the rules of the tree, the contract, the reference'
 	@echo 'make bench     every benchmark; each prints a table'
 	@echo ''
 	@echo 'PYTHON=python3.12   the Python that makes .venv (3.10 or newer)'
@@ -49,6 +49,7 @@ check: $(done)/tools
 	$(python) -m mypy
 	$(python) scripts/check_tree.py
 	$(python) scripts/contract.py
+	$(python) scripts/reference.py --check
 
 bench: $(done)/tools
 	set -e; for file in benchmarks/[a-z]*.py; do $(python) $$file; done

@@ -24,8 +24,8 @@ TORCH_FREE: Final = {
         "import warcore.contract, warcore.errors, warcore.hookspecs, warcore.options, "
         "warcore.registry"
     ),
-    "warcore list-plugins": "from warcore.cli import main; main(['list-plugins'])",
-    "warcore --help": "from warcore.cli import main; main(['--help'])",
+    "warcore list-plugins": "from warcore.cli import main; sys.exit(main(['list-plugins']))",
+    "warcore --help": "from warcore.cli import main; sys.exit(main(['--help']))",
 }
 """What must work on a machine without torch, and the code that does it."""
 

@@ -1,0 +1,49 @@
+"""The reference pages say what the code says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import reference
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return reference.pages()
+
+
+@pytest.mark.parametrize("name", ["api.md", "hooks.md", "cli.md"])
+def test_a_page_in_the_tree_is_what_the_code_says(name, pages):
+    assert (ROOT / "docs/reference" / name).read_text(encoding="utf-8") == pages[name]
+
+
+def test_the_api_page_has_every_public_name(pages):
+    import warcore
+
+    headings = {line[4:] for line in pages["api.md"].splitlines() if line.startswith("### ")}
+    assert headings == {name for name in warcore.__all__ if not name.startswith("__")}
+
+
+def test_a_field_stands_with_its_type_its_default_and_its_words(pages):
+    assert (
+        "- `max_running_requests`: `int = 32`" in pages["api.md"]
+        and "- `PRE_REPLAY`: `1`. With the out-graph metadata" in pages["api.md"]
+    )
+
+
+def test_the_command_page_has_every_option_of_every_command(pages):
+    from warcore.cli.commands import COMMANDS
+
+    for name in COMMANDS:
+        assert f"## warcore {name}\n" in pages["cli.md"]
+    assert "- `--strict`" in pages["cli.md"]
+
+
+def test_long_signatures_are_split_at_the_commas_between_arguments():
+    said = list(
+        reference._signature(f"f(a: dict[str, int], b: tuple[int, ...] = {'x' * 80}) -> int")
+    )
+    assert said[1:4] == ["f(", "    a: dict[str, int],", f"    b: tuple[int, ...] = {'x' * 80},"]
