@@ -76,6 +76,12 @@ def test_a_wheel_says_that_its_types_count(wheels):
 
 
 @pytest.mark.parametrize("name", [project["name"] for project in SOURCES.values()])
+def test_a_wheel_carries_its_licence(name, wheels):
+    names = zipfile.ZipFile(wheels[name]).namelist()
+    assert [entry for entry in names if entry.endswith(".dist-info/licenses/LICENSE")]
+
+
+@pytest.mark.parametrize("name", [project["name"] for project in SOURCES.values()])
 def test_a_wheel_holds_no_tests_and_no_stray_files(name, wheels):
     names = zipfile.ZipFile(wheels[name]).namelist()
     roots = {entry.split("/")[0] for entry in names}
