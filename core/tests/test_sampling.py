@@ -176,10 +176,13 @@ def filtered_probabilities(logits, params):
         return {t: probs[t] / total for t in kept}
 
     order = sorted(probs, key=lambda t: (-probs[t], t))
-    probs = renormalised(order[: params.top_k or None])
-    order, mass, nucleus = order[: len(probs)], 0.0, []
+    least = probs[order[: params.top_k or None][-1]]
+    order = [t for t in order if probs[t] >= least]
+    probs = renormalised(order)
+    mass, nucleus = 0.0, []
     for token in order:
-        if mass >= params.top_p:
+        # A token as likely as the last one kept is kept too.
+        if mass >= params.top_p and probs[token] < probs[nucleus[-1]]:
             break
         nucleus.append(token)
         mass += probs[token]

@@ -123,6 +123,10 @@ class SamplingBatch:
     """[B] i64; None with `temperature`."""
     top_k: torch.Tensor | None = None
     """[B] i64, 0: off for the row."""
+    most_k: int = 0
+    """The largest `top_k`, on the host."""
+    every_k: bool = False
+    """Whether every row that draws has a top-k."""
     top_p: torch.Tensor | None = None
     """[B] f32, 1: off for the row."""
     min_p: torch.Tensor | None = None
@@ -154,6 +158,8 @@ class SamplingBatch:
             temperature=to_device([float(p.temperature) for p in params], torch.float32),
             seed=to_device(list(seeds), torch.int64),
             top_k=column([p.top_k for p in params], 0, torch.int64),
+            most_k=max(p.top_k for p in params),
+            every_k=all(p.top_k for p in params if p.temperature),
             top_p=column([float(p.top_p) for p in params], 1.0, torch.float32),
             min_p=column([float(p.min_p) for p in params], 0.0, torch.float32),
         )
@@ -164,53 +170,62 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, positions: torch.Tensor) 
 
     positions: where in its sequence each sampled token will stand; with the seed it keys the draw.
     Rows with temperature 0 take the likeliest token, the lowest id of several. The others draw by
-    inverse CDF over the descending probabilities (equal ones by id), after the filters in the
-    order temperature, top-k, top-p, min-p, each on what the one before left, renormalised. The
-    order is that of transformers' logits processors; the rules are from Fan et al. 2018 (top-k),
-    Holtzman et al. 2020 (top-p) and Nguyen et al. 2024 (min-p). Computed in float32, or in float64
+    inverse CDF over the ids that the filters keep, in the order temperature, top-k, top-p, min-p,
+    each on what the one before left. The order is that of transformers' logits processors; the
+    rules are from Fan et al. 2018 (top-k), Holtzman et al. 2020 (top-p) and Nguyen et al. 2024
+    (min-p). Tokens as likely as the last one kept are kept too. Computed in float32, or in float64
     if the logits are. On the current stream, without a host sync, in shapes fixed by the inputs.
     """
     import torch
 
+    likeliest = logits.max(dim=-1).indices
     if batch.temperature is None or batch.seed is None:
         # Not argmax: on a CPU in bfloat16 that takes four times as long for the same answer.
-        return logits.max(dim=-1).indices
+        return likeliest
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     greedy = batch.temperature == 0
     scale = batch.temperature.masked_fill(greedy, 1.0).to(dtype)
-    ordered, ids = logits.to(dtype).sort(dim=-1, descending=True, stable=True)
+    scores = logits.to(dtype)
     # The maximum goes first: a tiny temperature then gives -inf, never inf - inf.
-    probs = ((ordered - ordered[:, :1]) / scale[:, None]).softmax(dim=-1)
-    cdf = probs.cumsum(dim=-1)
-    kept = _kept(probs, cdf, batch)
-    mass = cdf.gather(1, kept - 1)
-    target = uniform(batch.seed, positions, dtype)[:, None] * mass
-    rank = (cdf <= target).sum(dim=-1, keepdim=True)
-    drawn = ids.gather(1, torch.minimum(rank, kept - 1)).squeeze(1)
-    return torch.where(greedy, ids[:, 0], drawn)
+    probs = ((scores - scores.amax(-1, keepdim=True)) / scale[:, None]).softmax(dim=-1)
+    cdf = _filtered(probs, batch).cumsum(dim=-1)
+    total = cdf[:, -1:]
+    target = uniform(batch.seed, positions, dtype)[:, None] * total
+    # Below the total even after rounding, so that the token found has a probability.
+    target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
+    drawn = torch.searchsorted(cdf, target, right=True).squeeze(1)
+    return torch.where(greedy, likeliest, drawn)
 
 
-def _kept(probs: torch.Tensor, cdf: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
-    """How many tokens survive the filters, [B, 1] i64, at least 1.
+def _filtered(probs: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+    """`probs` with 0 where a filter drops the token.
 
-    In descending order every filter keeps a prefix, so a count says it all. A filter that is off
-    for a row leaves its draw bit-identical, so it does not matter that another row needs it.
+    Every filter is a floor of the probability, and the draw follows the ids, so nothing needs to
+    be sorted but what top-p adds up. A filter that is off for a row leaves the row bit-identical,
+    so it does not matter that another row needs it.
     """
-    import torch
-
-    rows, vocab = probs.shape
-    kept = torch.full((rows, 1), vocab, dtype=torch.int64, device=probs.device)
     if batch.top_k is not None:
-        k = batch.top_k[:, None]
-        kept = torch.where(k > 0, k.clamp(max=vocab), kept)
+        k = batch.top_k[:, None].clamp(max=probs.shape[1])
+        largest = probs.topk(min(batch.most_k, probs.shape[1]), dim=-1).values
+        floor = largest.gather(1, (k - 1).clamp(min=0))
+        probs = probs.masked_fill((probs < floor) & (k > 0), 0.0)
     if batch.top_p is not None:
-        enough = batch.top_p.to(probs.dtype)[:, None] * cdf.gather(1, kept - 1)
-        short = (cdf[:, :-1] < enough).sum(dim=-1, keepdim=True)
-        kept = torch.minimum(kept, short + 1)
+        top_p = batch.top_p.to(probs.dtype)[:, None]
+        # NOTE: sorting 49,152 numbers takes a CPU about as long as a step of a small model. Where
+        # every row has a top-k, no more than that many are left.
+        descending = (
+            probs.topk(min(batch.most_k, probs.shape[1]), dim=-1).values
+            if batch.every_k
+            else probs.sort(dim=-1, descending=True).values
+        )
+        mass = descending.cumsum(-1)
+        last = (mass < top_p * mass[:, -1:]).sum(-1, keepdim=True)
+        floor = descending.gather(1, last.clamp(max=descending.shape[1] - 1))
+        probs = probs.masked_fill((probs < floor) & (top_p < 1), 0.0)
     if batch.min_p is not None:
-        floor = batch.min_p.to(probs.dtype)[:, None] * probs[:, :1]
-        kept = torch.minimum(kept, (probs >= floor).sum(dim=-1, keepdim=True))
-    return kept
+        floor = batch.min_p.to(probs.dtype)[:, None] * probs.amax(-1, keepdim=True)
+        probs = probs.masked_fill(probs < floor, 0.0)
+    return probs
 
 
 GAMMA: Final = 0x9E3779B97F4A7C15
