@@ -17,13 +17,14 @@ test_tools := pytest pytest-randomly ruff mypy transformers
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check bench set-up ask
+.PHONY: help demo test test-all check record bench set-up ask
 
 help:
 	@echo 'make demo      a real 135M model answers, under the fence; sets up .venv first'
 	@echo 'make test      what CI runs: unit tests, then what crosses distributions'
 	@echo 'make test-all  the same and the slow ones'
 	@echo 'make check     ruff, mypy --strict on core, the rules of the tree, the contract, the reference'
+	@echo 'make record    write core/contract.json and docs/reference from the code'
 	@echo 'make bench     every benchmark; each prints a table'
 	@echo ''
 	@echo 'PYTHON=python3.12   the Python that makes .venv (3.10 or newer)'
@@ -50,6 +51,10 @@ check: $(done)/tools
 	$(python) scripts/check_tree.py
 	$(python) scripts/contract.py
 	$(python) scripts/reference.py --check
+
+record: $(done)/tools
+	$(python) scripts/contract.py --write
+	$(python) scripts/reference.py
 
 bench: $(done)/tools
 	set -e; for file in benchmarks/[a-z]*.py; do $(python) $$file; done

@@ -53,7 +53,7 @@ def complaint(recorded: dict[str, str], present: dict[str, str], fragments: dict
             "The public contract differs from core/contract.json and no fragment says so:",
             *silent.values(),
             f"Next: write changelog.d/NAME.contract.md, one sentence with `{first}` in it.",
-            "      Not meant to change? Then mend the code. Not released yet? --write.",
+            "      Not meant to change? Mend the code. Not released yet? make record.",
         ]
     )
 
@@ -72,7 +72,7 @@ def main() -> int:
         print(f"contract: {len(present)} promises written to {given.file.name}")
         return 0
     if not given.file.exists():
-        print(f"contract: no {given.file}. Next: python scripts/contract.py --write")
+        print(f"contract: no {given.file}. Next: make record")
         return 1
     recorded = json.loads(given.file.read_text(encoding="utf-8"))
     fragments = {

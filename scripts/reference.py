@@ -158,7 +158,7 @@ def hooks() -> Iterator[str]:
     yield "# The hooks\n"
     yield f"{inspect.getdoc(hookspecs)}\n"
     for owner in (hookspecs.ScopeHooks, hookspecs.EngineHooks):
-        yield f"## {inspect.getdoc(owner)}\n"
+        yield f"## {str(inspect.getdoc(owner)).rstrip('.')}\n"
         for name, hook in vars(owner).items():
             if name in hookspecs.ANSWERED_BY:
                 yield f"### {name}\n"
@@ -192,7 +192,8 @@ def _option(param: Any) -> str:
     kind = "|".join(getattr(param.type, "choices", ())) or str(param.type.name).upper()
     value = "" if param.is_flag else f" {param.metavar or kind}"
     words = " ".join((param.help or "").split())
-    return f"- `{names}{value}`: {words}" + (" May be given again." * param.multiple)
+    plain = isinstance(param.default, int | float | str) and not param.is_flag
+    return f"- `{names}{value}`: {words}" + (f" [default: {param.default}]" if plain else "")
 
 
 def main() -> int:
@@ -210,7 +211,7 @@ def main() -> int:
         if not given.check:
             page.write_text(text, encoding="utf-8")
     if stale and given.check:
-        print(f"not what the code says: {', '.join(stale)}. Next: python scripts/reference.py")
+        print(f"not what the code says: {', '.join(stale)}. Next: make record")
         return 1
     print(f"reference: {len(stale)} pages written" if stale else "reference: as the code says")
     return 0
