@@ -77,8 +77,9 @@ def test_a_wheel_says_that_its_types_count(wheels):
 
 @pytest.mark.parametrize("name", [project["name"] for project in SOURCES.values()])
 def test_a_wheel_carries_its_licence(name, wheels):
-    names = zipfile.ZipFile(wheels[name]).namelist()
-    assert [entry for entry in names if entry.endswith(".dist-info/licenses/LICENSE")]
+    wheel = zipfile.ZipFile(wheels[name])
+    [entry] = [entry for entry in wheel.namelist() if entry.endswith(".dist-info/licenses/LICENSE")]
+    assert wheel.read(entry) == (ROOT / "LICENSE").read_bytes()
 
 
 @pytest.mark.parametrize("name", [project["name"] for project in SOURCES.values()])
