@@ -1,0 +1,214 @@
+"""The backend: where it reads what is shared, and attention over what it gathered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from warcore import AttentionBackend, ForwardMode, GraphKind, SharedReadEnds
+from warcore_backend_torch_native.masks import score_mask
+
+if TYPE_CHECKING:
+    from warcore import AttentionSpec, BackendContext, ForwardBatch, Layer
+
+READS: Final = {
+    ForwardMode.EXTEND: SharedReadEnds.PRE_REPLAY,
+    ForwardMode.DECODE: SharedReadEnds.IN_REPLAY,
+    ForwardMode.TARGET_VERIFY: SharedReadEnds.IN_REPLAY,
+    ForwardMode.DRAFT_EXTEND: SharedReadEnds.IN_REPLAY,
+    ForwardMode.MIXED: SharedReadEnds.UNKNOWN,
+}
+PREFILL: Final = frozenset({ForwardMode.EXTEND, ForwardMode.MIXED})
+DTYPES: Final = frozenset({torch.bfloat16, torch.float16, torch.float32, torch.float64})
+STEP: Final = 64
+"""Eager steps gather a multiple of so many positions."""
+SMALLEST: Final = 128
+"""Captured steps gather a power of two, at least this."""
+
+
+@attrs.frozen(eq=False)
+class Metadata:
+    """What the layers of one step share."""
+
+    slots: torch.Tensor
+    """[B, L] i32, the slot of each position; past a sequence's end its last one, again."""
+    masks: dict[int | None, torch.Tensor]
+    """By window: [T, L] for prefills, else [B, 1, N, L] with N query rows for each request."""
+    spread: torch.Tensor | None
+    """[B, N] i64, the tokens that are each request's query rows; None: token b is request b's."""
+    places: torch.Tensor | None
+    """[T] i64, where in the B * N query rows each token is; None with `spread`."""
+
+
+class TorchNative(AttentionBackend):
+    """Serves every mode on any device that torch serves, with any page size.
+
+    Each layer copies the keys and values of each request up to a length bucket and calls torch's
+    scaled dot-product attention, for all requests at once, or one by one in a prefill.
+    """
+
+    @classmethod
+    def why_not(cls, spec: AttentionSpec) -> list[str]:
+        """Element types and head counts that torch's attention does not take."""
+        reasons = [
+            f"{what} {dtype} (it takes bfloat16, float16, float32 and float64)"
+            for what, dtype in (("dtype", spec.dtype), ("KV dtype", spec.kv_dtype))
+            if dtype not in DTYPES
+        ]
+        if spec.q_heads % spec.kv_heads:
+            reasons.append(f"{spec.q_heads} query heads over {spec.kv_heads} KV heads")
+        return reasons
+
+    def __init__(self, ctx: BackendContext) -> None:
+        """Take the slot table: int32 for each position of each row of the largest batch."""
+        super().__init__(ctx)
+        size = (ctx.max_batch * ctx.spec.max_context,)
+        self._slots = ctx.static("torch_native.slots", size, torch.int32)
+        self._columns = torch.arange(ctx.spec.max_context, device=ctx.spec.device)
+
+    def shared_read_ends(self, forward_mode: ForwardMode) -> SharedReadEnds:
+        """`req_to_token` is read by `_gather_slots` alone; this is where each mode calls it."""
+        return READS[forward_mode]
+
+    def graph_key(self, batch: ForwardBatch) -> int:
+        """The KV length L that a step gathers; a prefill's split into requests counts too.
+
+        Eager, L is a multiple of 64, for each position costs time. Where graphs are captured it is
+        a power of two from 128, for each bucket costs a capture.
+        """
+        if batch.mode in PREFILL:
+            # The host splits a prefill into requests: a capture of another split is another graph.
+            return hash((self._length(batch), *batch.extend_lens))
+        return self._length(batch)
+
+    def _length(self, batch: ForwardBatch) -> int:
+        longest = max(batch.max_seq_len, 1)
+        if self.ctx.graph is GraphKind.NONE:
+            bucket = -(-longest // STEP) * STEP
+        else:
+            bucket = max(SMALLEST, 1 << (longest - 1).bit_length())
+        return min(bucket, self.ctx.spec.max_context)
+
+    def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
+        """Prefills: the last shared read."""
+        if batch.mode in PREFILL:
+            self._gather_slots(batch)
+
+    def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
+        """The other modes: the last shared read. Then masks, from what is private anyway."""
+        length = self._length(batch)
+        slots = self._table(batch, length)
+        if batch.mode not in PREFILL:
+            self._gather_slots(batch)
+        spread, places = self._spread(batch)
+        masks = {}
+        for window in self.ctx.spec.windows:
+            mask = score_mask(batch, self._columns[:length], window, self.ctx.spec.dtype)
+            if batch.mode not in PREFILL:
+                mask = (mask[:, None] if spread is None else mask[spread])[:, None]
+            masks[window] = mask
+        self._metadata = Metadata(slots, masks, spread, places)
+
+    def _table(self, batch: ForwardBatch, length: int) -> torch.Tensor:
+        return self._slots[: batch.padded_size * length].view(batch.padded_size, length)
+
+    def _gather_slots(self, batch: ForwardBatch) -> None:
+        """Copy the slots of every sequence in the batch: the only reader of `ctx.shared`.
+
+        Past the end the last position repeats. NOTE: a masked score has weight 0, and 0 times the
+        NaN of a slot that nobody owns is NaN; a request may only ever load its own slots.
+        """
+        length = self._length(batch)
+        last = (batch.seq_lens[:, None] - 1).clamp(min=0)
+        at = torch.minimum(self._columns[:length], last)
+        self._table(batch, length).copy_(self.ctx.shared.req_to_token[batch.rows[:, None], at])
+
+    @staticmethod
+    def _spread(batch: ForwardBatch) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """How tokens become [B, N] query rows and come back; N bounds one request's tokens.
+
+        Lengths live on the device and may differ from those at capture, so N is what the shapes
+        alone allow. Rows beyond a request's tokens repeat other tokens, and nobody takes them.
+        """
+        if batch.mode in PREFILL or batch.mode is ForwardMode.DECODE:
+            return None, None
+        drafted = batch.tree_mask
+        width = batch.padded_tokens if drafted is None else drafted.shape[1]
+        steps = torch.arange(width, device=batch.q_start.device)
+        spread = (batch.q_start[:-1, None] + steps).clamp(max=batch.padded_tokens - 1)
+        tokens = torch.arange(batch.padded_tokens, device=batch.q_start.device)
+        nth = (tokens - batch.q_start[batch.q_row]).clamp(0, width - 1)
+        return spread, batch.q_row * width + nth
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layer: Layer,
+        batch: ForwardBatch,
+    ) -> torch.Tensor:
+        """Store k and v, load each request's own up to L, attend. No host sync."""
+        kv = self.ctx.kv[layer.index]
+        cache = tuple(kv[name].view(-1, layer.kv_heads, layer.head_dim) for name in ("k", "v"))
+        for memory, new in zip(cache, (k, v), strict=True):
+            memory.index_copy_(0, batch.out_slots, new.to(memory.dtype))
+        if batch.mode in PREFILL:
+            return self._one_by_one(q, cache, layer, batch.extend_lens)
+        return self._together(q, cache, layer)
+
+    def _together(
+        self, q: torch.Tensor, cache: tuple[torch.Tensor, ...], layer: Layer
+    ) -> torch.Tensor:
+        """All requests in one call, with N query rows each."""
+        meta = self._metadata
+        rows = q[:, None] if meta.spread is None else q[meta.spread]
+        k, v = _load(cache, meta.slots, q.dtype)
+        out = _attend(rows, k, v, meta.masks[layer.window], layer)
+        return out[:, 0] if meta.places is None else out.flatten(0, 1)[meta.places]
+
+    def _one_by_one(
+        self,
+        q: torch.Tensor,
+        cache: tuple[torch.Tensor, ...],
+        layer: Layer,
+        extend_lens: tuple[int, ...],
+    ) -> torch.Tensor:
+        """One call for each request: ragged lengths are not padded to the longest."""
+        meta, start = self._metadata, 0
+        mask = meta.masks[layer.window]
+        out = torch.zeros_like(q)
+        for row, count in enumerate(extend_lens):
+            part = slice(start, start + count)
+            k, v = _load(cache, meta.slots[row : row + 1], q.dtype)
+            out[part] = _attend(q[None, part], k, v, mask[part], layer)[0]
+            start += count
+        return out
+
+
+def _load(
+    cache: tuple[torch.Tensor, ...], slots: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, ...]:
+    """Keys and values at slots [B, L], each [B, L, kv_heads, D]."""
+    flat = slots.flatten()
+    return tuple(
+        memory.index_select(0, flat).view(*slots.shape, *memory.shape[1:]).to(dtype)
+        for memory in cache
+    )
+
+
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, layer: Layer
+) -> torch.Tensor:
+    """Attention of q [B, N, q_heads, D] over k, v [B, L, kv_heads, D]; shaped like q."""
+    return scaled_dot_product_attention(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        attn_mask=mask,
+        scale=layer.scale,
+        enable_gqa=layer.q_heads != layer.kv_heads,
+    ).transpose(1, 2)
