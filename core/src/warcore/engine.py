@@ -39,6 +39,8 @@ class RequestOutput:
     """None while it runs; then stop, length, abort or error."""
     error: str | None = None
     """One line about what went wrong, if it did."""
+    cause: BaseException | None = attrs.field(default=None, repr=False, eq=False)
+    """The exception itself, with the traceback of whoever raised it."""
 
     @property
     def finished(self) -> bool:
@@ -66,6 +68,7 @@ class Engine:
         self._assembly: Assembly = assemble(config, progress=progress)
         self._requests: dict[int, Request] = {}
         self._shown: dict[int, str] = {}
+        self._undelivered: list[RequestOutput] = []
         self._next_id = 0
         self._tokens = 0
         self._seconds = 0.0
@@ -143,14 +146,19 @@ class Engine:
                 except RequestError as error:  # noqa: PERF203  one bad prompt stops no other
                     yield _refused(index, prompt, error)
             while index_of:
-                for output in self.step():
+                outputs = self.step()
+                # Somebody else's outputs wait for their next call of `step`.
+                self._undelivered += [o for o in outputs if o.index not in index_of]
+                for output in outputs:
                     if output.index in index_of:
-                        yield attrs.evolve(output, index=index_of[output.index])
+                        place = index_of[output.index]
                         if output.finished:
                             del index_of[output.index]
+                        yield attrs.evolve(output, index=place)
         finally:
             for number in index_of:
                 self.abort(number)
+                self._requests.pop(number, None)
 
     # ---- step by step ----------------------------------------------------------------------------
 
@@ -201,6 +209,8 @@ class Engine:
     def step(self) -> list[RequestOutput]:
         """One iteration of the loop; what finished, and what grew of the streaming requests.
 
+        Its `index` is the request's number.
+
         Raises what a schedule-stream write raised, which ends the engine.
         """
         self._check_open()
@@ -216,14 +226,16 @@ class Engine:
         finally:
             self._seconds += time.perf_counter() - started
         news, scheduler.news = scheduler.news, []
-        outputs = [self._output(request) for request in dict.fromkeys(news)]
-        return [output for output in outputs if output.finished or output.delta]
+        wanted = dict.fromkeys(request for request in news if request.id in self._requests)
+        outputs = [self._output(request) for request in wanted]
+        late, self._undelivered = self._undelivered, []
+        return late + [output for output in outputs if output.finished or output.delta]
 
     @property
     def has_work(self) -> bool:
         """Whether `step` still has something to do or to report."""
         scheduler = self._assembly.scheduler
-        return scheduler.has_work or bool(scheduler.news)
+        return scheduler.has_work or bool(scheduler.news or self._undelivered)
 
     def stats(self) -> dict[str, Any]:
         """Counts since the start, and where every fence fell: {mode, reason, count}."""
@@ -302,7 +314,8 @@ class Engine:
             text=text,
             delta=delta,
             finish_reason=request.finish_reason.value if request.finish_reason else None,
-            error=f"{type(error).__name__}: {error}" if error is not None else None,
+            error=None if error is None else _line(error),
+            cause=error,
         )
 
 
@@ -319,4 +332,10 @@ def _one_each(params: Any, count: int) -> list[SamplingParams | None]:
 
 def _refused(index: int, prompt: Any, error: RequestError) -> RequestOutput:
     text = prompt if isinstance(prompt, str) else None
-    return RequestOutput(index, text, [], [], "", "", FinishReason.ERROR.value, str(error))
+    reason = FinishReason.ERROR.value
+    return RequestOutput(index, text, [], [], "", "", reason, error=_line(error), cause=error)
+
+
+def _line(error: BaseException) -> str:
+    """A person's mistake in its own words; another exception with its type."""
+    return str(error) if isinstance(error, WarcoreError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,87 @@
+"""Outputs reach whoever asked for them, whoever drives the engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from toys import Toy
+from warcore import Engine, EngineConfig, SamplingParams, WarcoreError
+
+SHORT = SamplingParams(max_new_tokens=4)
+
+
+@pytest.fixture
+def engine():
+    with Engine(EngineConfig(model=Toy, backend=_backend(), dtype="float64")) as engine:
+        yield engine
+
+
+def _backend():
+    from toys import RowMajor
+
+    return RowMajor
+
+
+def test_two_streams_taken_in_turns_lose_nothing(engine):
+    alone = [engine.generate(p, SHORT)[0].text for p in ("hello", "world")]
+    first, second = engine.stream("hello", SHORT), engine.stream("world", SHORT)
+    texts = ["", ""]
+    running = {0: first, 1: second}
+    while running:
+        for which, stream in list(running.items()):
+            output = next(stream, None)
+            if output is None:
+                del running[which]
+            else:
+                texts[which] += output.delta
+    assert texts == alone
+
+
+def test_a_request_added_by_hand_is_reported_by_step_after_a_generate(engine):
+    number = engine.add_request("hello", SHORT)
+    engine.generate("world", SHORT)
+    outputs = []
+    while engine.has_work:
+        outputs += engine.step()
+    assert [o.index for o in outputs if o.finished] == [number]
+
+
+def test_the_deltas_of_a_stream_add_up_to_its_text(engine):
+    outputs = list(engine.stream("hello", SHORT))
+    assert "".join(o.delta for o in outputs) == outputs[-1].text
+    assert [o.finished for o in outputs].count(True) == 1
+
+
+def test_closing_a_stream_frees_what_it_held(engine):
+    stream = engine.stream(["hello", "world"], SamplingParams(max_new_tokens=40))
+    next(stream)
+    stream.close()
+    engine.generate("hello", SHORT)
+    scheduler = engine._assembly.scheduler
+    assert len(scheduler.rows) == scheduler.rows.capacity
+    assert len(scheduler.pages) == scheduler.pages.capacity
+    assert not engine.has_work
+
+
+def test_a_closed_engine_says_so(engine):
+    engine.close()
+    with pytest.raises(WarcoreError, match="closed"):
+        engine.generate("hello")
+
+
+def test_no_token_wanted_is_an_answer_without_a_step(engine):
+    (output,) = engine.generate("hello", SamplingParams(max_new_tokens=0))
+    assert (output.output_ids, output.text, output.finish_reason) == ([], "", "length")
+    assert engine.stats()["steps"] == 0
+
+
+def test_one_prompt_too_long_does_not_stop_the_others(engine):
+    good, bad, also = engine.generate(["hello", "x" * 65, "world"], SHORT)
+    assert bad.finish_reason == "error"
+    assert "65 tokens" in bad.error
+    assert good.finish_reason == also.finish_reason == "length"
+
+
+def test_a_prompt_as_long_as_the_context_yields_one_token(engine):
+    (output,) = engine.generate("x" * 64, SamplingParams(max_new_tokens=None))
+    assert (len(output.output_ids), output.finish_reason) == (1, "length")
