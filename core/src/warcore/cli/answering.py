@@ -1,0 +1,168 @@
+"""Prompts through an engine, step by step, until all are answered or Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import attrs
+import click
+
+from warcore.cli.output import progress
+from warcore.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
+
+    from rich.progress import Progress
+    from typing_extensions import Self
+
+    from warcore.engine import Engine, RequestOutput
+    from warcore.sampling import SamplingParams
+
+log = logging.getLogger("warcore.cli")
+
+
+@attrs.frozen
+class Task:
+    """What is asked of the model."""
+
+    prompts: Sequence[str]
+    params: SamplingParams
+    system: str | None = None
+    raw: bool = False
+
+
+class Interrupt:
+    """Ctrl-C as a wish: the first press sets `pressed`, the second raises KeyboardInterrupt.
+
+    A context manager. It leaves SIGINT alone where somebody else has taken it (a shell that
+    started the command in the background ignores it) and off the main thread.
+    """
+
+    def __init__(self) -> None:
+        self.pressed = False
+        self._mine = False
+
+    def __enter__(self) -> Self:
+        main = threading.current_thread() is threading.main_thread()
+        self._mine = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._mine:
+            signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._mine:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _press(self, _: int, __: FrameType | None) -> None:
+        self.pressed = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def stream_one(engine: Engine, task: Task, interrupt: Interrupt) -> list[RequestOutput]:
+    """Answer the only prompt of `task` and print the text as it is made."""
+    last = []
+    for output in _outputs(engine, task, interrupt, stream=True):
+        click.echo(output.delta, nl=False)
+        last = [output]
+    if last[0].text or not last[0].error:
+        click.echo()
+    return last
+
+
+def answer_all(engine: Engine, task: Task, interrupt: Interrupt) -> list[RequestOutput]:
+    """Answer every prompt of `task`, with a progress bar on a terminal; in their order."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+
+    speed = TextColumn("{task.fields[speed]:.0f} tokens/s", markup=False)
+    with progress(TextColumn("answered"), BarColumn(), MofNCompleteColumn(), speed) as bar:
+        meter = _Meter(bar, len(task.prompts))
+        latest: dict[int, RequestOutput] = {}
+        # Outputs of unfinished requests cost a decode of every token; only the bar wants them.
+        for output in _outputs(engine, task, interrupt, stream=not bar.disable):
+            latest[output.index] = output
+            meter.show(output)
+    return [latest[index] for index in sorted(latest)]
+
+
+class _Meter:
+    """The numbers on the progress bar."""
+
+    def __init__(self, bar: Progress, total: int) -> None:
+        self._bar = bar
+        self._task = bar.add_task("", total=total, speed=0.0)
+        self._started = time.perf_counter()
+        self._tokens: dict[int, int] = {}
+        self._sum = 0
+
+    def show(self, output: RequestOutput) -> None:
+        count = len(output.output_ids)
+        self._sum += count - self._tokens.get(output.index, 0)
+        self._tokens[output.index] = count
+        seconds = time.perf_counter() - self._started
+        advance = 1 if output.finished else 0
+        self._bar.update(self._task, advance=advance, speed=self._sum / max(seconds, 1e-9))
+
+
+def _outputs(
+    engine: Engine, task: Task, interrupt: Interrupt, *, stream: bool
+) -> Iterator[RequestOutput]:
+    """Outputs as they come, one last one for every prompt.
+
+    A prompt that cannot be served gives an output with an error. Once `interrupt` is pressed, the
+    requests are aborted between two steps and reported with what they have.
+    """
+    index_of: dict[int, int] = {}
+    for index in range(len(task.prompts)):
+        number = _admit(engine, task, index, stream=stream)
+        if isinstance(number, int):
+            index_of[number] = index
+        else:
+            yield number
+    latest = {index: _unanswered(task, index) for index in index_of.values()}
+    while index_of:
+        if interrupt.pressed:
+            for number in index_of:
+                engine.abort(number)
+        try:
+            outputs = engine.step()
+        except Exception as error:
+            # The engine has ended. What was answered before is worth as much as ever.
+            log.exception("the engine stopped")
+            for index in index_of.values():
+                yield _failed(latest[index], f"the engine stopped: {type(error).__name__}: {error}")
+            return
+        for output in outputs:
+            index = index_of.pop(output.index) if output.finished else index_of[output.index]
+            latest[index] = attrs.evolve(output, index=index)
+            yield latest[index]
+
+
+def _admit(engine: Engine, task: Task, index: int, *, stream: bool) -> int | RequestOutput:
+    """The number of the request that was queued, or the output that says why it was refused."""
+    prompt = task.prompts[index]
+    try:
+        return engine.add_request(
+            prompt, task.params, system=task.system, raw=task.raw, stream=stream
+        )
+    except RequestError as error:
+        log.debug("prompt %d was refused", index + 1, exc_info=error)
+        return _failed(_unanswered(task, index), str(error))
+
+
+def _unanswered(task: Task, index: int) -> RequestOutput:
+    from warcore.engine import RequestOutput
+
+    return RequestOutput(index, task.prompts[index], [], [], "", "", None)
+
+
+def _failed(output: RequestOutput, error: str) -> RequestOutput:
+    """`output` as the last one of its prompt."""
+    from warcore.request import FinishReason
+
+    return attrs.evolve(output, delta="", finish_reason=FinishReason.ERROR.value, error=error)

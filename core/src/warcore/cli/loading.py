@@ -1,0 +1,71 @@
+"""An engine for a command: opened with a progress bar, its log shown or kept quiet."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from warcore.cli.output import progress
+from warcore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from warcore.config import EngineConfig
+    from warcore.engine import Engine
+
+
+def open_engine(config: EngineConfig) -> Engine:
+    """Wire and load, with a progress bar on a terminal. The caller closes the engine.
+
+    WarcoreError with the remedy if something is not there or does not fit, torch included.
+    """
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+
+    text = TextColumn("loading {task.description}", markup=False)
+    with progress(text, BarColumn(), TimeElapsedColumn()) as bar:
+        # No total yet: importing torch and reading headers takes seconds, and nobody counts them.
+        task = bar.add_task(str(config.model), total=None)
+        try:
+            from warcore.engine import Engine
+
+            return Engine(
+                config, progress=lambda done, of: bar.update(task, completed=done, total=of)
+            )
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ConfigError(
+                "running a model needs torch, which is not installed",
+                next="pip install 'warcore[torch]'",
+            ) from error
+
+
+@contextmanager
+def logs(*, shown: bool) -> Iterator[None]:
+    """What warcore logs, on stderr if `shown`; nowhere otherwise: errors are told by the command.
+
+    The state of the logger before is restored, for those who call commands from Python.
+    """
+    logger = logging.getLogger("warcore")
+    handler = _Echo() if shown else logging.NullHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if shown else before[0])
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.level, logger.propagate = before
+
+
+class _Echo(logging.Handler):
+    """Writes to the stderr of the moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(self.format(record), err=True)

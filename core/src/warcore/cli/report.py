@@ -1,0 +1,124 @@
+"""What a command says of answers: texts and errors for a person, a document for a program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from warcore.cli.output import console
+from warcore.fence import NEXT_STEP, FenceReason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from warcore.engine import Engine, RequestOutput
+
+SCHEMA = 1
+_ABORTED = "abort"
+_HEADING = 100
+_RESULT = ("index", "prompt", "prompt_ids", "output_ids", "text", "finish_reason", "error")
+
+
+def document(engine: Engine, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+    """The answers as one JSON document."""
+    return {
+        "schema": SCHEMA,
+        "engine": engine.describe(),
+        "results": [{key: getattr(output, key) for key in _RESULT} for output in outputs],
+        "stats": engine.stats(),
+    }
+
+
+def print_texts(outputs: Sequence[RequestOutput]) -> None:
+    """The texts in order, each below its prompt; one that was cut short says so.
+
+    Prompts without any text, because they failed or never ran, are for `print_errors` and
+    `print_interrupted`.
+    """
+    screen = console()
+    gap = ""
+    for output in outputs:
+        cut = output.finish_reason == _ABORTED
+        if output.text or not (output.error or cut):
+            mark = " (cut short)" if cut or output.error else ""
+            heading = f"[{output.index + 1}/{len(outputs)}] {_one_line(output.prompt or '')}{mark}"
+            screen.print(f"{gap}{heading}", style="bold", soft_wrap=True)
+            click.echo(output.text)
+            gap = "\n"
+
+
+def print_errors(outputs: Sequence[RequestOutput]) -> None:
+    """What failed, on stderr: one error for all prompts that it ended."""
+    failed: dict[str, list[int]] = {}
+    for output in outputs:
+        if output.error:
+            failed.setdefault(output.error, []).append(output.index + 1)
+    for error, numbers in failed.items():
+        plural = "s" if len(numbers) > 1 else ""
+        which = f"prompt{plural} {_ranges(numbers)}: " if len(outputs) > 1 else ""
+        click.echo(f"error: {which}{error}", err=True)
+
+
+def print_interrupted(outputs: Sequence[RequestOutput]) -> None:
+    """What Ctrl-C left, on stderr."""
+    cut = [output for output in outputs if output.finish_reason == _ABORTED]
+    partial = sum(bool(output.output_ids) for output in cut)
+    click.echo(
+        f"interrupted: {len(outputs) - len(cut)} of {len(outputs)} finished, {partial} cut short",
+        err=True,
+    )
+
+
+def print_stats(engine: Engine) -> None:
+    """What the fences did, with what would make the coarse ones fine, and the counts."""
+    stats, screen = engine.stats(), console()
+    screen.print()
+    rows = [_fence_cells(fence) for fence in stats["fences"]]
+    if rows:
+        table = [("MODE", "FENCE", "STEPS", "WHAT IT MEANS"), *rows]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        for i, cells in enumerate(table):
+            line = "  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip()
+            screen.print(line, style=None if i else "bold", soft_wrap=True)
+    else:
+        screen.print("No step was fenced: none ran while another was prepared.", soft_wrap=True)
+    screen.print(_counts(stats), soft_wrap=True)
+
+
+def _fence_cells(fence: dict[str, Any]) -> tuple[str, str, str, str]:
+    reason = FenceReason(fence["reason"])
+    if reason is FenceReason.FINE:
+        meaning = "the next write waited for the step's shared reads only"
+    else:
+        meaning = f"waited for the whole forward; to make it fine: {NEXT_STEP[reason]}"
+    return fence["mode"], reason.value, str(fence["count"]), meaning
+
+
+def _counts(stats: dict[str, Any]) -> str:
+    retracts, stalls = stats["retracts"], stats["staging_stalls"]
+    text = (
+        f"{stats['steps']} steps, {stats['tokens']} tokens in {stats['seconds']:.2f} s: "
+        f"{stats['tokens_per_second']:.1f} tokens/s"
+    )
+    if retracts:
+        text += f"; {retracts} retracts, because KV pages ran out (--kv-pages)"
+    if stalls:
+        text += f"; {stalls} waits for a free staging buffer"
+    return text
+
+
+def _one_line(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= _HEADING else f"{words[: _HEADING - 3]}..."
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as text: 1-3, 7."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], number]
+        else:
+            spans.append([number])
+    return ", ".join("-".join(map(str, span)) for span in spans)
