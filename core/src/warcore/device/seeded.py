@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from warcore.device.turns import ThreadTurns
+from warcore.device.turns import LOOK_UP_S, ThreadTurns
 from warcore.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -132,7 +132,8 @@ class SeededTurns(ThreadTurns):
             if self._free:
                 return
             chosen.gate.release()
-        me.gate.acquire()
+        while not me.gate.acquire(timeout=LOOK_UP_S):
+            pass
 
     def _me(self) -> Participant:
         me = getattr(self._local, "me", None)
@@ -167,11 +168,11 @@ class SeededTurns(ThreadTurns):
         return DeviceError(f"nobody can go on: {waits}")
 
 
-class SwitchAtOperations(TorchDispatchMode):
+class SwitchAtOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """On a stream's thread: every ATen operation is a point where another thread may go on."""
 
     def __init__(self, turns: SeededTurns) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._turns = turns
 
     def __torch_dispatch__(

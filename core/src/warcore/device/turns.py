@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+LOOK_UP_S = 0.25
+"""How long a sleep lasts at most. A signal that arrives just before a thread falls asleep does not
+wake it: without this, a Ctrl-C in that moment would be seen only when the wait is over."""
+
+
 class Turns(ABC):
     """Who runs next, and how one waits for somebody else."""
 
@@ -86,7 +91,7 @@ class ThreadTurns(Turns):
             while not holds():
                 if self.closed and not patient:
                     raise DeviceError(f"the device was closed while waiting for {describe()}")
-                self.condition.wait()
+                self.condition.wait(LOOK_UP_S)
 
     def changed(self) -> None:
         with self.condition:
