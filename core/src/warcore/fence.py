@@ -140,7 +140,8 @@ class ReadFence:
     def offer(self, runner: object, offer: Offer, *, last: bool) -> None:
         """Hear a runner. Only the last phase of the owner settles; every other word is superseded.
 
-        last: whether this is the runner's last phase in this step.
+        last: whether this is the runner's last phase in this step. DeviceError if a launch is
+        settled twice: the next write may have passed the first ticket already.
         """
         index, self._offers = self._offers, self._offers + 1
         owner = runner is self._owner
@@ -148,6 +149,9 @@ class ReadFence:
         if self._given_up or not (owner and last):
             offer.discard()
             return
+        if self.settled:
+            offer.discard()
+            raise DeviceError("the phase that settles a launch's fence ran twice in it")
         self.settled_by, self.mode = index, offer.mode
         self.reason, self.detail = offer.reason, offer.detail
         if offer.ticket is not None:
