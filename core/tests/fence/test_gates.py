@@ -1,0 +1,142 @@
+"""The prefill gates, row by row: the function alone, and through a ModelRunner."""
+
+from __future__ import annotations
+
+import pytest
+from parts import TABLES, Logging, LoggingDevice, LoggingFence, batch_of, named, runner_of
+from toys import RowMajor
+
+from warcore import ForwardMode, SharedReadEnds, SpecAlgorithm, Stager
+from warcore.fence import FenceReason
+from warcore.gates import prefill_gates
+from warcore.scope import EngineScope
+from warcore.wiring import read_engine_scope, read_scope
+
+ROWS = TABLES["prefill_gates"]
+THROUGH = [row for row in ROWS if not row.get("gate_function_only")]
+
+
+class Later(SpecAlgorithm):
+    """Its draft reads after the target's prefill."""
+
+
+class Never(SpecAlgorithm):
+    later_prefill_reader = False
+
+
+class Staging(Stager):
+    def __init__(self, word, log):
+        self.word, self.log = word, log
+
+    def stage(self, batch):
+        self.log.append("stage")
+        if self.word == "raise":
+            raise RuntimeError("nothing was staged")
+        return {"true": True, "false": False, "one": 1}[self.word]
+
+
+def parts_of(row, log):
+    """(backend, scope, engine scope) as a row of the table asks for."""
+    end = row["read_end"]
+    if end == "snapshot_raises":
+        backend = Logging(log, snapshot=RuntimeError("no snapshot"))
+    else:
+        backend = Logging(log, vote=SharedReadEnds[end])
+    stagers = {f"s{i}": Staging(word, log) for i, word in enumerate(row["stagers"])}
+    algorithm = Later() if row["later_prefill_reader"] else Never()
+    return backend, read_scope("toy", backend), read_engine_scope(algorithm, stagers)
+
+
+def test_every_row_is_either_run_through_a_runner_or_of_a_mode_that_never_comes_here():
+    alone = [row for row in ROWS if row.get("gate_function_only")]
+    assert {row["mode"] for row in alone} == {"DECODE", "TARGET_VERIFY", "DRAFT_EXTEND"}
+    assert len(THROUGH) + len(alone) == len(ROWS) == 30
+
+
+@pytest.mark.parametrize("row", ROWS, ids=named)
+def test_the_gates_alone(row):
+    log = []
+    _, scope, engine = parts_of(row, log)
+    batch = batch_of(ForwardMode[row["mode"]])
+    reason, _ = prefill_gates(batch, 1, scope, engine, enabled=row["prefill_read_done"])
+    assert reason.value == row["expect"]
+    assert log.count("stage") == row["stager_calls"]
+    assert log.count("snapshot") == row["snapshot_called"]
+    assert [entry for entry in log if entry != "snapshot"] == [
+        entry for entry in row["order"] if entry == "stage"
+    ]
+
+
+@pytest.mark.parametrize("row", THROUGH, ids=named)
+def test_the_gates_through_a_runner(row):
+    log = []
+    backend, scope, engine = parts_of(row, log)
+    mode = ForwardMode[row["mode"]]
+    with LoggingDevice(log) as device:
+        runner = runner_of(
+            device, backend, scope=scope, engine=engine, prefill_read_done=row["prefill_read_done"]
+        )
+        fence = LoggingFence(device, mode)
+        fence.own(runner)
+        runner.lend(fence)
+        stream = device.stream("forward")
+        stream.submit(runner.execute, batch_of(mode)).result()
+        fence.close(device.event().record(stream))
+    assert fence.reason.value == row["expect"]
+    assert fence.settled
+    inside = log[log.index("out_graph") + 1 : log.index("in_graph")]
+    assert [e for e in inside if e in {"stage", "Event", "record"}] == row["order"]
+    assert inside.count("snapshot") == log.count("snapshot") == row["snapshot_called"]
+    assert inside[-1] == ("offer" if row["expect"] == "fine" else "offer_none")
+
+
+def test_the_snapshot_gets_the_batch_and_the_padded_number_of_tokens():
+    seen = []
+
+    class Sees(RowMajor):
+        def prepare_prefill_shared_read_snapshot(self, forward_batch, num_qo_tokens):
+            seen.append((forward_batch, num_qo_tokens))
+
+    batch = batch_of(ForwardMode.EXTEND, tokens=5)
+    prefill_gates(batch, 16, read_scope("toy", Sees(None)), EngineScope(), enabled=True)
+    assert seen == [(batch, 16)]
+
+
+def test_a_snapshot_may_take_fewer_arguments():
+    class Brief(Logging):
+        def prepare_prefill_shared_read_snapshot(self):
+            self.log.append("brief")
+
+    backend = Brief(log := [])
+    batch = batch_of(ForwardMode.EXTEND)
+    prefill_gates(batch, 1, read_scope("toy", backend), EngineScope(), enabled=True)
+    assert log == ["brief"]
+
+
+@pytest.mark.parametrize("words", [("raise", "false"), ("false", "raise"), ("one", "false")])
+def test_an_error_of_one_stager_beats_the_refusal_of_another(words):
+    log = []
+    engine = read_engine_scope(Later(), {f"s{i}": Staging(w, log) for i, w in enumerate(words)})
+    scope = read_scope("toy", Logging(log))
+    reason, detail = prefill_gates(batch_of(ForwardMode.EXTEND), 1, scope, engine, enabled=True)
+    assert reason is FenceReason.STAGER_ERROR
+    assert log.count("stage") == 2
+    guilty = next(i for i, word in enumerate(words) if word != "false")
+    assert detail.startswith(f"stager:s{guilty} ")
+
+
+def test_in_the_normal_loop_nobody_is_asked_for_a_snapshot_or_to_stage():
+    backend = Logging(log := [])
+    with LoggingDevice(log) as device:
+        runner = runner_of(device, backend)
+        device.stream("forward").submit(runner.execute, batch_of(ForwardMode.EXTEND)).result()
+    assert log == ["out_graph", "in_graph"]
+
+
+def test_a_drafts_own_prefill_pass_offers_nothing():
+    backend = Logging(log := [])
+    with LoggingDevice(log) as device:
+        draft = runner_of(device, backend, role="draft")
+        draft.lend(LoggingFence(device, ForwardMode.EXTEND))
+        device.stream("forward").submit(draft.execute, batch_of(ForwardMode.EXTEND)).result()
+    assert log == ["out_graph", "in_graph"]
