@@ -224,7 +224,8 @@ class TestLoad:
         source = (
             "import subprocess, sys\n"
             f"command = [sys.executable, '-c', {grandchild!r}]\n"
-            "subprocess.Popen(command, stdout=subprocess.PIPE).stdout.readline()\n"
+            "child = subprocess.Popen(command, stdout=subprocess.PIPE)\n"
+            "child.stdout.readline()\n"
             f"{hang}\n"
         )
         plugin = loaded(site, source, WARCORE_LOAD_TIMEOUT="1.5")
