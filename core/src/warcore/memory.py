@@ -27,6 +27,13 @@ class MemoryPlan:
     pages: int
     weight_bytes: int
     kv_bytes: int
+    table_bytes: int
+    """Of what grows with requests and tokens per step, however small each is."""
+
+    @property
+    def total(self) -> int:
+        """All of it, in bytes."""
+        return self.weight_bytes + self.kv_bytes + self.table_bytes
 
 
 def plan_memory(config: EngineConfig, choices: Choices) -> MemoryPlan:
@@ -43,18 +50,28 @@ def plan_memory(config: EngineConfig, choices: Choices) -> MemoryPlan:
         wanted = config.max_running_requests * per_request
         affordable = wanted if free is None else int((free - weights) * KV_SHARE) // page
         pages = max(min(wanted, affordable), min(per_request, wanted))
-    plan = MemoryPlan(pages, weights, (pages + 1) * page)
-    if free is not None and plan.weight_bytes + plan.kv_bytes > free:
+    plan = MemoryPlan(pages, weights, (pages + 1) * page, _table_bytes(config, choices))
+    if free is not None and plan.total > free:
         raise ConfigError(
-            f"{info.name} needs {_gib(weights)} for weights and {_gib(plan.kv_bytes)} for "
-            f"{pages} KV pages; {_gib(free)} are free on {spec.device}",
-            next=_remedy(weights, page, free),
+            f"{info.name} needs {_gib(weights)} for weights, {_gib(plan.kv_bytes)} for {pages} KV "
+            f"pages and {_gib(plan.table_bytes)} for the tables of {config.max_running_requests} "
+            f"requests; {_gib(free)} are free on {spec.device}",
+            next=_remedy(plan, page, free),
         )
     return plan
 
 
-def _remedy(weights: int, page: int, free: int) -> str:
-    affordable = (free - weights) * 9 // 10 // page
+def _table_bytes(config: EngineConfig, choices: Choices) -> int:
+    """The page table in int32, and the int64 indices of one step's requests and tokens."""
+    spec, rows = choices.spec, config.max_running_requests
+    context = pages_for(spec.max_context, spec.page_size) * spec.page_size
+    return (rows + 1) * context * 4 + (3 * rows + config.prefill_chunk) * 8
+
+
+def _remedy(plan: MemoryPlan, page: int, free: int) -> str:
+    if plan.table_bytes > free // 2:
+        return "a smaller --max-running-requests, --context-length, --prefill-chunk or --page-size"
+    affordable = (free - plan.weight_bytes - plan.table_bytes) * 9 // 10 // page
     if affordable < 1:
         return "choose a smaller model, or --dtype bfloat16"
     return f"--kv-pages {affordable}, or a smaller --context-length"
