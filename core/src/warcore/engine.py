@@ -273,7 +273,13 @@ class Engine:
             if bad:
                 raise RequestError(f"token id {bad[0]} is not in the model's vocabulary")
         else:
-            ids = tokenizer.encode(prompt) if raw else tokenizer.chat(prompt, system)
+            try:
+                ids = tokenizer.encode(prompt) if raw else tokenizer.chat(prompt, system)
+            except WarcoreError as error:
+                raise RequestError(error.what, next=error.next) from error
+            except Exception as error:
+                what = f"the tokenizer could not encode the prompt: {type(error).__name__}: {error}"
+                raise RequestError(what, next="run with --debug for the traceback") from error
         if not ids:
             raise RequestError("the prompt is empty: there is nothing to continue")
         return ids
