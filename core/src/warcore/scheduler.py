@@ -6,6 +6,7 @@ When pages run out the newest request steps back and is resumed later from its s
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections import deque
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from warcore.request import Request
     from warcore.shared import SharedBuffers
     from warcore.step import Step
+
+log = logging.getLogger("warcore.scheduler")
 
 
 # ---- the two loops: one iteration each ---------------------------------------------------------
@@ -262,6 +265,8 @@ class Scheduler:
         if launch.write_error is not None:
             raise launch.write_error
         if launch.error is not None:
+            # The author's traceback, once for the step; each request keeps the error itself.
+            log.error("a step of %d requests failed", len(launch.entries), exc_info=launch.error)
             for entry in launch.entries:
                 self.end(entry.request, FinishReason.ERROR, launch.error)
             return
