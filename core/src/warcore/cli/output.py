@@ -69,6 +69,8 @@ def progress(*columns: Any) -> Progress:
     from rich.progress import Progress
 
     screen = console(stderr=True)
+    # Some versions of rich end even a disabled bar with an empty line.
+    screen.quiet = not screen.is_terminal
     return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
 
 
