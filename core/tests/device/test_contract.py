@@ -288,3 +288,159 @@ def test_a_ring_ignores_tickets_that_are_not_its_own_and_a_second_release(device
 def test_a_ring_has_a_slot(device):
     with pytest.raises(ValueError, match="no slot"):
         EventRing(device, depth=0)
+
+
+# Graphs
+
+
+@pytest.fixture
+def graphs(device):
+    if not device.supports_graphs:
+        pytest.skip(f"the {device.name} device has no graphs")
+    return device
+
+
+@pytest.fixture
+def markers(graphs):
+    if not graphs.supports_external_events:
+        pytest.skip(f"the {graphs.name} device has no external events")
+    return graphs
+
+
+def doubled(graphs):
+    """A stream, a static input, a graph of input * 2, and its static output."""
+    stream, graph = graphs.stream("forward"), graphs.graph()
+    source = torch.ones(3, device=graphs.torch_device)
+    output = stream.submit(graph.capture, lambda: source * 2).result()
+    return stream, source, graph, output
+
+
+def test_a_replay_computes_from_what_static_memory_holds_by_then(graphs):
+    stream, source, graph, output = doubled(graphs)
+    stream.submit(source.fill_, 5)
+    stream.submit(graph.replay).result()
+    graphs.synchronize()
+    assert output.tolist() == [10, 10, 10]
+
+
+def test_capture_gives_what_the_function_returned(graphs):
+    stream, graph = graphs.stream("forward"), graphs.graph()
+    value = torch.ones(1, device=graphs.torch_device)
+    assert stream.submit(graph.capture, lambda: (value.add_(1), "any")).result()[1] == "any"
+
+
+def test_a_graph_knows_the_memory_that_it_keeps(graphs):
+    empty = graphs.graph()
+    assert empty.nbytes == 0
+    _, _, graph, output = doubled(graphs)
+    assert graph.nbytes >= output.nbytes
+
+
+def test_an_error_of_the_captured_function_comes_through_and_the_graph_stays_empty(graphs):
+    stream, graph = graphs.stream("forward"), graphs.graph()
+    with pytest.raises(LookupError, match="mine"):
+        stream.submit(graph.capture, lambda: fail(LookupError("mine"))).result()
+    with pytest.raises(DeviceError, match="holds nothing"):
+        stream.submit(graph.replay).result()
+    source = torch.ones(1, device=graphs.torch_device)
+    stream.submit(graph.capture, lambda: source * 2).result()
+    stream.submit(graph.replay).result()
+
+
+def test_a_graph_is_captured_once(graphs):
+    stream, _, graph, _ = doubled(graphs)
+    with pytest.raises(DeviceError, match="has been captured"):
+        stream.submit(graph.capture, lambda: None).result()
+
+
+def test_a_capture_holds_no_other_capture_and_no_replay(graphs):
+    stream, _, graph, _ = doubled(graphs)
+    inner = graphs.graph()
+    with pytest.raises(DeviceError, match="inside another capture"):
+        stream.submit(graphs.graph().capture, lambda: inner.capture(lambda: None)).result()
+    with pytest.raises(DeviceError, match="within a capture"):
+        stream.submit(graphs.graph().capture, graph.replay).result()
+
+
+def test_capture_and_replay_belong_in_submitted_work(graphs):
+    _, _, graph, _ = doubled(graphs)
+    with pytest.raises(DeviceError, match="outside submitted work"):
+        graphs.graph().capture(lambda: None)
+    with pytest.raises(DeviceError, match="outside submitted work"):
+        graph.replay()
+
+
+def test_a_value_that_leaves_the_device_fails_at_capture_with_the_line_that_asks_for_it(graphs):
+    stream, source = graphs.stream("forward"), torch.ones(3, device=graphs.torch_device)
+    with pytest.raises(DeviceError, match=r"cannot be captured[\s\S]*source\.sum\(\)\.item"):
+        stream.submit(graphs.graph().capture, lambda: source.sum().item()).result()
+
+
+def test_only_external_events_are_recorded_within_a_capture(graphs):
+    stream, event = graphs.stream("forward"), graphs.event()
+    with pytest.raises(DeviceError, match="not external"):
+        stream.submit(graphs.graph().capture, event.record).result()
+
+
+def test_a_wait_within_a_capture_is_refused(graphs):
+    stream = graphs.stream("forward")
+    ticket = graphs.event().record(stream)
+    with pytest.raises(DeviceError, match="within a capture"):
+        stream.submit(graphs.graph().capture, lambda: stream.wait(ticket)).result()
+
+
+def marked(markers):
+    """A stream, and a graph with one marker."""
+    stream, graph, marker = markers.stream("forward"), markers.graph(), markers.event(external=True)
+    captured = stream.submit(graph.capture, marker.record).result()
+    return stream, graph, marker, captured
+
+
+def test_each_replay_reaches_the_ticket_that_was_armed_before_it(markers):
+    stream, graph, marker, _ = marked(markers)
+
+    def step():
+        ticket = marker.rearm()
+        before = ticket.query()
+        graph.replay()
+        return before, ticket
+
+    for _ in range(3):
+        before, ticket = stream.submit(step).result()
+        assert not before
+        ticket.synchronize()
+        assert ticket.query()
+
+
+def test_another_stream_waits_for_the_marker_of_a_replay(markers):
+    stream, graph, marker, _ = marked(markers)
+    ticket = stream.submit(lambda: (marker.rearm(), graph.replay())[0]).result()
+    other = markers.stream("other")
+    other.wait(ticket)
+    assert other.submit(lambda: "after").result() == "after"
+
+
+def test_the_ticket_of_a_capture_is_never_reached_and_cannot_be_waited_for(markers):
+    stream, graph, _, captured = marked(markers)
+    stream.submit(graph.replay).result()
+    assert not captured.query()
+    with pytest.raises(DeviceError, match="belongs to a capture"):
+        captured.synchronize()
+    with pytest.raises(DeviceError, match="belongs to a capture"):
+        markers.stream("other").wait(captured)
+
+
+def test_arming_needs_a_captured_external_event_and_submitted_work(markers):
+    stream, _, marker, _ = marked(markers)
+    for event in (markers.event(), markers.event(external=True)):
+        with pytest.raises(DeviceError, match="event"):
+            stream.submit(event.rearm).result()
+    with pytest.raises(DeviceError, match="submitted work"):
+        marker.rearm()
+
+
+def test_an_external_event_outside_a_capture_is_an_event_like_others(markers):
+    stream = markers.stream("forward")
+    ticket = markers.event(external=True).record(stream)
+    ticket.synchronize()
+    assert ticket.query()

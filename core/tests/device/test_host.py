@@ -104,6 +104,14 @@ def test_a_pending_lets_go_of_its_function_and_arguments(device):
     assert gone() is None
 
 
+def test_asking_again_and_again_comes_to_an_end(device):
+    one, latch = device.stream("one"), device.latch()
+    pending = one.submit(latch.set)
+    ticket = device.event().record(one)
+    while not (latch.is_set and ticket.query() and pending.done):
+        pass
+
+
 # The end
 
 

@@ -236,8 +236,8 @@ class CudaGraph(Graph):
         try:
             yield
         except BaseException as error:
-            # Ending a capture that was invalidated raises too, and says less.
-            with suppress(RuntimeError):
+            # Ending a capture that was invalidated or is empty complains too, and says less.
+            with suppress(RuntimeError, UserWarning):
                 self._raw.capture_end()
             self.markers.clear()
             self._raw = torch.cuda.CUDAGraph()

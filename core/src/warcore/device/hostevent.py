@@ -49,14 +49,15 @@ class HostEvent(Event):
 
     def record(self, stream: Stream | None = None) -> Ticket:
         device = self._device
-        target: HostStream | None = device.local.stream if stream is None else stream  # type: ignore[assignment]
+        local = device.local
+        target: HostStream | None = local.stream if stream is None else stream  # type: ignore[assignment]
         if target is None:
             raise DeviceError(
                 f"{self!r} was recorded outside submitted work, and no stream was named",
                 next="event.record(stream), or record within stream.submit(...)",
             )
-        if device.local.capture is not None:
-            return self._record_in(device.local.capture)
+        if local.capture is not None:
+            return self._record_in(local.capture)
         now = target.acts_now()
         ticket = self._next(None if now else self._unreached)
         if now:
@@ -89,6 +90,8 @@ class HostEvent(Event):
         return ticket
 
     def reached(self, generation: int) -> bool:
+        # Whoever asks again and again until it is true must let the others run.
+        self._device.turns.switch()
         return generation not in self._unreached
 
     def synchronize(self, generation: int | None = None) -> None:
@@ -100,8 +103,9 @@ class HostEvent(Event):
         self.check(ticket.generation)
         device = self._device
         if ticket.generation in self._unreached:
+            generation = ticket.generation
             device.turns.block(
-                partial(self.reached, ticket.generation), partial(self.describe, ticket.generation)
+                lambda: generation not in self._unreached, lambda: self.describe(generation)
             )
         else:
             device.turns.switch()
@@ -178,4 +182,5 @@ class HostLatch(Latch):
 
     @property
     def is_set(self) -> bool:
+        self._turns.switch()
         return self._open

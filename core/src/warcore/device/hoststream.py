@@ -130,6 +130,12 @@ class ThreadPending(Outcome):
 
     __slots__ = ()
 
+    @property
+    def done(self) -> bool:
+        # Whoever asks again and again until it is true must let the others run.
+        self.device.turns.switch()  # type: ignore[attr-defined]
+        return self._done
+
     def run(self) -> None:
         try:
             super().run()

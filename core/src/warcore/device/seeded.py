@@ -85,7 +85,10 @@ class SeededTurns(ThreadTurns):
             super().changed()
 
     def switch(self) -> None:
-        if not self._free and self._draw() >= STAY_AT_CALL:
+        # A foreign thread may look at things; it has no part in the order, so it draws nothing.
+        if self._free or not hasattr(self._local, "me"):
+            return
+        if self._draw() >= STAY_AT_CALL:
             self._pass_on(None, None)
 
     def at_operation(self) -> None:
