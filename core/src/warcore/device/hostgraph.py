@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from warcore.device import hostcalls
 from warcore.device.base import Graph
+from warcore.device.operations import OperationMode
 from warcore.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class HostGraph(Graph):
         self._nodes.append(passed)
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Recorder(OperationMode):
     """Sees each ATen call of the capture, runs it, and plans its replay."""
 
     def __init__(self, nodes: list[Callable[[], Any]]) -> None:

@@ -12,8 +12,7 @@ import random
 import threading
 from typing import TYPE_CHECKING, Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
+from warcore.device.operations import OperationMode
 from warcore.device.turns import LOOK_UP_S, ThreadTurns
 from warcore.errors import DeviceError
 
@@ -171,7 +170,7 @@ class SeededTurns(ThreadTurns):
         return DeviceError(f"nobody can go on: {waits}")
 
 
-class SwitchAtOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class SwitchAtOperations(OperationMode):
     """On a stream's thread: every ATen operation is a point where another thread may go on."""
 
     def __init__(self, turns: SeededTurns) -> None:
