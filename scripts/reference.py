@@ -166,6 +166,19 @@ def hooks() -> Iterator[str]:
                 kinds = ", ".join(f"`{kind}`" for kind in sorted(hookspecs.ANSWERED_BY[name]))
                 yield f"{inspect.getdoc(hook)}\n"
                 yield f"Answered by plugins of the kind {kinds}.\n"
+    yield from reasons()
+
+
+def reasons() -> Iterator[str]:
+    """Every reason of a fence, and what would make a coarse one fine."""
+    from warcore.fence import NEXT_STEP, FenceReason
+
+    yield "## Reasons\n"
+    yield f"{inspect.getdoc(FenceReason)}\n"
+    yield "[Concepts](../concepts.md#reasons) says what each means.\n"
+    yield "| reason | what would make it fine |\n|---|---|"
+    for reason in FenceReason:
+        yield f"| `{reason.value}` | {NEXT_STEP.get(reason, 'it is')} |"
 
 
 def cli() -> Iterator[str]:
