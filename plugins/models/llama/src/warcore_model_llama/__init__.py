@@ -1,0 +1,3 @@
+"""Llama-family models for warcore. The families are entry points; see the README."""
+
+from __future__ import annotations

@@ -1,0 +1,139 @@
+"""A Llama-family model in a GGUF file: its configuration and its weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from warcore import ModelError
+from warcore_model_llama.config import LlamaConfig, checked
+
+if TYPE_CHECKING:
+    import torch
+
+    from warcore_model_llama.gguf_header import GgufHeader
+
+OUTER: Final = {"embed": "token_embd", "norm": "output_norm", "head": "output"}
+INNER: Final = {
+    "attn_norm": "attn_norm", "q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output",
+    "mlp_norm": "ffn_norm", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down",
+}  # fmt: skip
+ROPE_FACTORS: Final = "rope_freqs.weight"
+
+
+def tensor_name(name: str) -> str:
+    """What GGUF calls the tensor that `LlamaConfig.shapes` calls `name`."""
+    index, _, role = name.rpartition(".")
+    return f"blk.{index}.{INNER[role]}.weight" if index else f"{OUTER[name]}.weight"
+
+
+def read_config(header: GgufHeader) -> LlamaConfig:
+    """The sizes. ModelError for another architecture, a tensor too few or too many, a wrong shape."""
+    architecture = header.get("general.architecture", str)
+    if architecture != "llama":
+        raise ModelError(f"{header.path} holds architecture {architecture!r}; llama can be served")
+    get = header.get
+    scaling = get("llama.rope.scaling.type", str, "none")
+    if scaling != "none":
+        raise ModelError(f"{header.path}: rope scaling {scaling!r} is not supported")
+    if get("llama.expert_count", int, 0) > 0:
+        raise ModelError(f"{header.path} is a mixture of experts, which is not supported")
+    layers = get("llama.block_count", int)
+    if layers > len(header.tensors):
+        raise ModelError(f"{header.path}: {layers} layers, but {len(header.tensors)} tensors")
+    hidden, q_heads = get("llama.embedding_length", int), get("llama.attention.head_count", int)
+    head_dim = get("llama.attention.key_length", int, hidden // q_heads if q_heads else 0)
+    if head_dim != get("llama.attention.value_length", int, head_dim):
+        raise ModelError(f"{header.path}: heads of keys and values differ in size")
+    if head_dim != get("llama.rope.dimension_count", int, head_dim):
+        raise ModelError(f"{header.path}: rotary positions over a part of the head only")
+    window = get("llama.attention.sliding_window", int, 0) or None
+    vocab = header.tensors["token_embd.weight"].shape[0] if _has(header, "token_embd.weight") else 0
+    config = LlamaConfig(
+        hidden=hidden,
+        ffn=get("llama.feed_forward_length", int),
+        q_heads=q_heads,
+        kv_heads=get("llama.attention.head_count_kv", int, q_heads),
+        head_dim=head_dim,
+        vocab=vocab,
+        max_context=get("llama.context_length", int),
+        windows=(window,) * layers,
+        norm_eps=get("llama.attention.layer_norm_rms_epsilon", float),
+        rope_theta=get("llama.rope.freq_base", float, 10000.0),
+        tied="output.weight" not in header.tensors,
+    )
+    config = checked(config, str(header.path))
+    _check_tensors(header, config)
+    return config
+
+
+def _has(header: GgufHeader, name: str) -> bool:
+    if name not in header.tensors:
+        raise ModelError(f"{header.path} lacks tensor {name}")
+    return bool(header.tensors[name].shape)
+
+
+def _check_tensors(header: GgufHeader, config: LlamaConfig) -> None:
+    expected = {tensor_name(name): shape for name, shape in config.shapes().items()}
+    for name, shape in expected.items():
+        if name not in header.tensors:
+            raise ModelError(f"{header.path} lacks tensor {name}")
+        if header.tensors[name].shape != shape:
+            raise ModelError(
+                f"{header.path}: tensor {name} has shape {list(header.tensors[name].shape)}, "
+                f"but the header's sizes ask for {list(shape)}"
+            )
+    factors = header.tensors.get(ROPE_FACTORS)
+    if factors is not None and factors.shape != (config.head_dim // 2,):
+        raise ModelError(f"{header.path}: tensor {ROPE_FACTORS} has shape {list(factors.shape)}")
+    # A bias or an expert that were left out would make wrong text and no error.
+    surplus = sorted(set(header.tensors) - set(expected) - {ROPE_FACTORS})
+    if surplus:
+        raise ModelError(f"{header.path}: tensor {surplus[0]} has no place in this architecture")
+
+
+class GgufSource:
+    """Dequantizes tensors of a GGUF file, one at a time."""
+
+    def __init__(self, header: GgufHeader, config: LlamaConfig) -> None:
+        self._header = header
+        self._heads = {"q": config.q_heads, "k": config.kv_heads}
+
+    def read(self, name: str) -> torch.Tensor:
+        """See `WeightSource`."""
+        tensor = self._dequantize(tensor_name(name))
+        heads = self._heads.get(name.rpartition(".")[2])
+        return tensor if heads is None else _halves(tensor, heads)
+
+    def where(self, name: str) -> str:
+        """See `WeightSource`."""
+        return f"{self._header.path}: tensor {tensor_name(name)}"
+
+    def rope_factors(self) -> torch.Tensor | None:
+        """See `WeightSource`: how GGUF files carry the scaling of Llama 3.1."""
+        return self._dequantize(ROPE_FACTORS) if ROPE_FACTORS in self._header.tensors else None
+
+    def _dequantize(self, name: str) -> torch.Tensor:
+        import gguf
+        import numpy as np
+        import torch
+
+        tensor = self._header.tensors[name]
+        raw = np.fromfile(self._header.path, np.uint8, tensor.size, offset=tensor.offset)
+        kind = gguf.GGMLQuantizationType(tensor.kind)
+        rows = raw.reshape(*tensor.shape[:-1], -1)
+        if kind is gguf.GGMLQuantizationType.F64:
+            return torch.from_numpy(rows.view(np.float64))
+        if kind is gguf.GGMLQuantizationType.F16:
+            return torch.from_numpy(rows.view(np.float16))
+        if kind is gguf.GGMLQuantizationType.F32:
+            return torch.from_numpy(rows.view(np.float32))
+        return torch.from_numpy(gguf.dequantize(rows, kind))
+
+
+def _halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows of q or k from llama.cpp's order (pairs that rotate together) to halves of a head.
+
+    llama.cpp's converter interleaves the two halves; this is the inverse.
+    """
+    pairs = weight.view(heads, weight.shape[0] // heads // 2, 2, -1)
+    return pairs.transpose(1, 2).reshape(weight.shape)

@@ -1,0 +1,72 @@
+"""The tokenizer of a safetensors directory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from warcore import ModelError
+from warcore_model_llama.safetensors_model import read_json
+from warcore_model_llama.text_tokenizer import ChatTemplate, TextTokenizer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import tokenizers
+
+
+def read_tokenizer(directory: Path) -> TextTokenizer:
+    """The tokenizer. ModelError if tokenizer.json is missing or damaged."""
+    import tokenizers
+
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        raise ModelError(f"{directory} has no tokenizer: {path.name} is missing")
+    try:
+        core = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise ModelError(f"{path} is not a tokenizer: {error}") from error
+    settings = _optional(directory / "tokenizer_config.json")
+    return TextTokenizer(
+        core, _ends(directory, settings, core), _template(directory, settings), str(directory)
+    )
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _text(token: Any) -> str | None:
+    """A special token, which is text or an object with `content`."""
+    value = token.get("content") if isinstance(token, dict) else token
+    return value if isinstance(value, str) else None
+
+
+def _ends(directory: Path, settings: dict[str, Any], core: tokenizers.Tokenizer) -> frozenset[int]:
+    """End tokens of generation_config.json or config.json, and the tokenizer's own."""
+    ends: set[int] = set()
+    for file in ("generation_config.json", "config.json"):
+        given = _optional(directory / file).get("eos_token_id")
+        listed = given if isinstance(given, list) else [given]
+        ends = {token for token in listed if type(token) is int}
+        if ends:
+            break
+    text = _text(settings.get("eos_token"))
+    own = core.token_to_id(text) if text is not None else None
+    return frozenset(ends if own is None else ends | {own})
+
+
+def _template(directory: Path, settings: dict[str, Any]) -> ChatTemplate | None:
+    """chat_template.jinja, else the one in tokenizer_config.json (of several: "default")."""
+    path = directory / "chat_template.jinja"
+    source = settings.get("chat_template")
+    if isinstance(source, list):
+        named = {row.get("name"): row.get("template") for row in source if isinstance(row, dict)}
+        source = named.get("default")
+    if path.is_file():
+        source = path.read_text(encoding="utf-8")
+    if not isinstance(source, str):
+        return None
+    texts = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token")}
+    return ChatTemplate(
+        source, str(directory), {name: text for name, text in texts.items() if text is not None}
+    )
