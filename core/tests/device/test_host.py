@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import itertools
 import signal
+import subprocess
 import sys
 import threading
 
@@ -190,7 +191,7 @@ def test_close_from_submitted_work_does_not_wait_for_itself(device):
 def test_close_wakes_the_host_thread_that_waits(device):
     stream, latch = device.stream("forward"), device.latch()
     pending = stream.submit(latch.wait)
-    closer = threading.Timer(0.05, device.close)
+    closer = threading.Thread(target=device.close)
     closer.start()
     with pytest.raises(DeviceError):
         pending.result()
@@ -400,3 +401,8 @@ def test_open_device_takes_the_host_or_says_why_not_cuda():
         assert device.name == "host"
     with pytest.raises(DeviceError, match="no CUDA device"):
         open_device("cuda")
+
+
+def test_importing_the_device_layer_imports_no_torch():
+    code = "import sys, warcore.device; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

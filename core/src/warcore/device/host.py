@@ -12,8 +12,9 @@ import torch
 
 from warcore.device.base import Device
 from warcore.device.hostevent import HostEvent, HostLatch, ThreadState
-from warcore.device.hoststream import InlineStream, ThreadStream
+from warcore.device.hoststream import InlineStream
 from warcore.device.seeded import SeededTurns
+from warcore.device.threadstream import ThreadStream
 from warcore.device.turns import InlineTurns, ThreadTurns
 from warcore.errors import ConfigError, DeviceError
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from warcore.device.base import Stream
     from warcore.device.host import HostDevice
     from warcore.device.hostevent import HostEvent
-    from warcore.device.virtual import VirtualDevice, VirtualEvent
+    from warcore.device.virtual import VirtualDevice
+    from warcore.device.virtualevent import VirtualEvent
 
 T = TypeVar("T")
 
