@@ -1,4 +1,4 @@
-"""The device layer: one protocol, three devices (host.py, cuda.py, virtual.py).
+"""The device layer: one protocol (base.py), three devices (host.py, cuda.py, virtual.py).
 
 Importing it imports no torch: the devices are loaded when they are first asked for.
 """
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 HOST_AUTO = "inline"
-"""What `--host auto` takes: the faster one on few cores, by benchmarks/host_modes."""
+"""What `--host auto` takes: on few cores, threads gain nothing back for what they cost."""
 
 
 def open_device(device: str, host: str = "auto") -> Device:
