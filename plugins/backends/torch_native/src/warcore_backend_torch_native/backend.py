@@ -14,6 +14,8 @@ from warcore_backend_torch_native.masks import score_mask
 if TYPE_CHECKING:
     from warcore import AttentionSpec, BackendContext, ForwardBatch, Layer
 
+    Cache = tuple[torch.Tensor, torch.Tensor]
+
 READS: Final = {
     ForwardMode.EXTEND: SharedReadEnds.PRE_REPLAY,
     ForwardMode.DECODE: SharedReadEnds.IN_REPLAY,
@@ -53,11 +55,14 @@ class TorchNative(AttentionBackend):
     @classmethod
     def why_not(cls, spec: AttentionSpec) -> list[str]:
         """Element types and head counts that torch's attention does not take."""
-        reasons = [
-            f"{what} {dtype} (it takes bfloat16, float16, float32 and float64)"
-            for what, dtype in (("dtype", spec.dtype), ("KV dtype", spec.kv_dtype))
-            if dtype not in DTYPES
-        ]
+        reasons = []
+        if spec.dtype not in DTYPES:
+            names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in DTYPES))
+            reasons.append(f"{spec.dtype} (it computes in {names})")
+        if spec.kv_dtype != spec.dtype:
+            reasons.append(
+                f"a {spec.kv_dtype} cache for a {spec.dtype} model (it converts nothing)"
+            )
         if spec.q_heads % spec.kv_heads:
             reasons.append(f"{spec.q_heads} query heads over {spec.kv_heads} KV heads")
         return reasons
@@ -152,30 +157,24 @@ class TorchNative(AttentionBackend):
         batch: ForwardBatch,
     ) -> torch.Tensor:
         """Store k and v, load each request's own up to L, attend. No host sync."""
-        kv = self.ctx.kv[layer.index]
-        cache = tuple(kv[name].view(-1, layer.kv_heads, layer.head_dim) for name in ("k", "v"))
-        for memory, new in zip(cache, (k, v), strict=True):
-            memory.index_copy_(0, batch.out_slots, new.to(memory.dtype))
+        memory = self.ctx.kv[layer.index]
+        keys = memory["k"].view(-1, layer.kv_heads, layer.head_dim)
+        values = memory["v"].view(-1, layer.kv_heads, layer.head_dim)
+        keys.index_copy_(0, batch.out_slots, k)
+        values.index_copy_(0, batch.out_slots, v)
         if batch.mode in PREFILL:
-            return self._one_by_one(q, cache, layer, batch.extend_lens)
-        return self._together(q, cache, layer)
+            return self._one_by_one(q, (keys, values), layer, batch.extend_lens)
+        return self._together(q, (keys, values), layer)
 
-    def _together(
-        self, q: torch.Tensor, cache: tuple[torch.Tensor, ...], layer: Layer
-    ) -> torch.Tensor:
+    def _together(self, q: torch.Tensor, cache: Cache, layer: Layer) -> torch.Tensor:
         """All requests in one call, with N query rows each."""
         meta = self._metadata
         rows = q[:, None] if meta.spread is None else q[meta.spread]
-        k, v = _load(cache, meta.slots, q.dtype)
-        out = _attend(rows, k, v, meta.masks[layer.window], layer)
+        out = _attend(rows, cache, meta.slots, meta.masks[layer.window], layer)
         return out[:, 0] if meta.places is None else out.flatten(0, 1)[meta.places]
 
     def _one_by_one(
-        self,
-        q: torch.Tensor,
-        cache: tuple[torch.Tensor, ...],
-        layer: Layer,
-        extend_lens: tuple[int, ...],
+        self, q: torch.Tensor, cache: Cache, layer: Layer, extend_lens: tuple[int, ...]
     ) -> torch.Tensor:
         """One call for each request: ragged lengths are not padded to the longest."""
         meta, start = self._metadata, 0
@@ -183,27 +182,19 @@ class TorchNative(AttentionBackend):
         out = torch.zeros_like(q)
         for row, count in enumerate(extend_lens):
             part = slice(start, start + count)
-            k, v = _load(cache, meta.slots[row : row + 1], q.dtype)
-            out[part] = _attend(q[None, part], k, v, mask[part], layer)[0]
+            slots = meta.slots[row : row + 1]
+            out[part] = _attend(q[None, part], cache, slots, mask[part], layer)[0]
             start += count
         return out
 
 
-def _load(
-    cache: tuple[torch.Tensor, ...], slots: torch.Tensor, dtype: torch.dtype
-) -> tuple[torch.Tensor, ...]:
-    """Keys and values at slots [B, L], each [B, L, kv_heads, D]."""
-    flat = slots.flatten()
-    return tuple(
-        memory.index_select(0, flat).view(*slots.shape, *memory.shape[1:]).to(dtype)
-        for memory in cache
-    )
-
-
 def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, layer: Layer
+    q: torch.Tensor, cache: Cache, slots: torch.Tensor, mask: torch.Tensor, layer: Layer
 ) -> torch.Tensor:
-    """Attention of q [B, N, q_heads, D] over k, v [B, L, kv_heads, D]; shaped like q."""
+    """Attention of q [B, N, q_heads, D] over slots [B, L] of the flat cache; shaped like q."""
+    flat, shape = slots.view(-1), (*slots.shape, layer.kv_heads, layer.head_dim)
+    k = cache[0].index_select(0, flat).view(shape)
+    v = cache[1].index_select(0, flat).view(shape)
     return scaled_dot_product_attention(
         q.transpose(1, 2),
         k.transpose(1, 2),
