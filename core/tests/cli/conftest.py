@@ -1,0 +1,48 @@
+"""An installed distribution with the toy plugins, and `warcore generate` run with nothing else."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from warcore.cli import main
+from warcore.registry import ALLOWLIST
+
+SOURCE = Path(__file__).resolve().parent.parent / "toys.py"
+MODULE = "toys_of_generate"
+PLUGINS = {"model": {"toy": f"{MODULE}:Toy"}, "backend": {"toy-rows": f"{MODULE}:RowMajor"}}
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def toy_site(site, monkeypatch):
+    """The toys as a distribution on the path of this process, the only plugins that are on."""
+    site.add("toys", PLUGINS, **{MODULE: SOURCE.read_text()})
+    monkeypatch.syspath_prepend(site.path)
+    monkeypatch.setenv(ALLOWLIST, "toy,toy-rows")
+    return site
+
+
+@pytest.fixture
+def toys(toy_site):
+    """The module of the toy plugins, as the engine imports it."""
+    return importlib.import_module(MODULE)
+
+
+@pytest.fixture
+def generate(toy_site, capsys):
+    """`warcore generate ARGS` with the toy model, in this process."""
+
+    def run(*args, model="toy"):
+        code = main(["generate", "--model", model, "--dtype", "float64", *args])
+        return Result(code, *capsys.readouterr())
+
+    return run
