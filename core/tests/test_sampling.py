@@ -127,6 +127,12 @@ def test_a_uniform_is_what_plain_integers_give(dtype, width):
     assert got.tolist() == [reference_uniform(s, p, width) for s, p in pairs]
 
 
+def test_positions_may_be_int32_as_sequence_lengths_are():
+    seeds, positions = torch.tensor([5, 6]), torch.tensor([9, 2**30])
+    got = uniform(seeds, positions.int(), torch.float64)
+    assert torch.equal(got, uniform(seeds, positions, torch.float64))
+
+
 def test_the_finalizer_gives_splitmix64s_published_numbers():
     # The first outputs of SplitMix64 from state 1234567.
     word, state, got = 2**64 - 1, 1234567, []

@@ -166,7 +166,7 @@ class SamplingBatch:
 
 
 def sample(logits: torch.Tensor, batch: SamplingBatch, positions: torch.Tensor) -> torch.Tensor:
-    """The next token of each row: logits [B, vocab], positions [B] i64 -> [B] i64.
+    """The next token of each row: logits [B, vocab], positions [B] integers -> [B] i64.
 
     positions: where in its sequence each sampled token will stand; with the seed it keys the draw.
     Rows with temperature 0 take the likeliest token, the lowest id of several. The others draw by
@@ -233,7 +233,7 @@ MIX: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 def uniform(seeds: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """One number in [0, 1) for each (seed, position): [B] i64, [B] i64 -> [B] of `dtype`.
+    """One number in [0, 1) for each (seed, position): [B] i64, [B] integers -> [B] of `dtype`.
 
     SplitMix64 (Steele, Lea and Flood 2014, with Stafford's variant 13 as finalizer): number
     `position` of the sequence that starts at the finalized seed. Integers only up to the last
@@ -242,7 +242,7 @@ def uniform(seeds: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) ->
     """
     import torch
 
-    bits = _finalize(_finalize(seeds) + (positions + 1) * _signed(GAMMA))
+    bits = _finalize(_finalize(seeds) + (positions.long() + 1) * _signed(GAMMA))
     width = 53 if dtype == torch.float64 else 24
     return _shift_right(bits, 64 - width).to(dtype) * 2.0**-width
 
