@@ -134,7 +134,7 @@ class Gguf(ModelFamily):
         header = gguf_header.read_header(cls.path(ref))
         config = cls._config(header, ctx.options)
         source = gguf_model.GgufSource(header, config)
-        return _load(config, ref, read_tokenizer(header), source, ctx)
+        return _load(config, ref, read_tokenizer(header, config.vocab), source, ctx)
 
     @classmethod
     def _config(cls, header: gguf_header.GgufHeader, options: Any) -> LlamaConfig:
@@ -198,7 +198,7 @@ class Safetensors(ModelFamily):
         shards = safetensors_model.Shards(directory)
         shards.check(config)
         source = safetensors_model.SafetensorsSource(shards)
-        return _load(config, ref, read_tokenizer(directory), source, ctx)
+        return _load(config, ref, read_tokenizer(directory, config.vocab), source, ctx)
 
     @classmethod
     def _config(cls, directory: Path, options: Any) -> LlamaConfig:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"GGUF"
 VERSIONS: Final = frozenset({2, 3})
+LONGEST_NAME: Final = 256
+"""Characters; a longer name of a key or tensor is taken for damage."""
 
 _SCALARS: Final = {
     0: struct.Struct("<B"), 1: struct.Struct("<b"), 2: struct.Struct("<H"), 3: struct.Struct("<h"),
@@ -79,6 +81,13 @@ class GgufHeader:
             raise ModelError(f"{self.path}: {key} in the header is not of type {kind.__name__}")
         return value
 
+    def word(self, key: str, default: str | None = None) -> str:
+        """A value that is a name, fit to stand in a message."""
+        value = self.get(key, str, default)
+        if len(value) > LONGEST_NAME or not value.isprintable():
+            raise ModelError(f"{self.path}: {key} in the header is damaged")
+        return str(value)
+
     def strings(self, key: str) -> list[str]:
         """An array of text, read now."""
         at = self.get(key, Strings)
@@ -119,7 +128,7 @@ def _parse(cursor: _Cursor, size: int) -> GgufHeader:
     tensor_count, value_count = cursor.scalar(_U64), cursor.scalar(_U64)
     metadata = {}
     for _ in range(value_count):
-        key = cursor.text()
+        key = cursor.name()
         metadata[key] = cursor.value(cursor.scalar(_U32), key)
     rows = [_tensor_row(cursor) for _ in range(tensor_count)]
     align = metadata.get("general.alignment", 32)
@@ -139,7 +148,7 @@ def _parse(cursor: _Cursor, size: int) -> GgufHeader:
 
 def _tensor_row(cursor: _Cursor) -> GgufTensor:
     """A row whose offset still counts from the start of the data."""
-    name = cursor.text()
+    name = cursor.name()
     rank = cursor.scalar(_U32)
     if rank > 4:
         raise ModelError(f"{cursor.path}: tensor {name} has {rank} dimensions; 4 are the most")
@@ -181,6 +190,15 @@ class _Cursor:
         raw = self.data[self.offset : end]
         self.offset = end
         return raw.decode(errors="replace")
+
+    def name(self) -> str:
+        start, name = self.offset, self.text()
+        if len(name) > LONGEST_NAME or not name.isprintable():
+            raise ModelError(
+                f"{self.path}: the header is damaged, no name stands at byte {start}",
+                next="fetch the file again",
+            )
+        return name
 
     def value(self, kind: int, key: str) -> Any:
         if kind in _SCALARS:

@@ -27,12 +27,12 @@ def tensor_name(name: str) -> str:
 
 
 def read_config(header: GgufHeader) -> LlamaConfig:
-    """The sizes. ModelError for another architecture, a tensor too few or too many, a wrong shape."""
-    architecture = header.get("general.architecture", str)
+    """The sizes. ModelError for another architecture, too few or too many tensors, wrong shapes."""
+    architecture = header.word("general.architecture")
     if architecture != "llama":
         raise ModelError(f"{header.path} holds architecture {architecture!r}; llama can be served")
     get = header.get
-    scaling = get("llama.rope.scaling.type", str, "none")
+    scaling = header.word("llama.rope.scaling.type", "none")
     if scaling != "none":
         raise ModelError(f"{header.path}: rope scaling {scaling!r} is not supported")
     if get("llama.expert_count", int, 0) > 0:

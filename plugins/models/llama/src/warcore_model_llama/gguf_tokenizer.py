@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from warcore import ModelError
+from warcore_model_llama.gguf_header import Strings
 from warcore_model_llama.text_tokenizer import ChatTemplate, TextTokenizer
 
 if TYPE_CHECKING:
@@ -24,13 +25,18 @@ _CONTROL: Final = 3
 _USER_DEFINED: Final = 4
 
 
-def read_tokenizer(header: GgufHeader) -> TextTokenizer:
-    """The tokenizer. ModelError if there is none, or one of a kind that is not known exactly."""
+def read_tokenizer(header: GgufHeader, vocab: int) -> TextTokenizer:
+    """The tokenizer of a model with `vocab` ids.
+
+    ModelError if there is none, or one of a kind that is not known exactly.
+    """
     import tokenizers
     from tokenizers import AddedToken, decoders, models
 
     tokens, kinds, merges = _vocabulary(header)
-    pre = header.get("tokenizer.ggml.pre", str, "default")
+    if len(tokens) > vocab:
+        raise ModelError(f"{header.path}: {len(tokens)} tokens, but embeddings for {vocab}")
+    pre = header.word("tokenizer.ggml.pre", "default")
     if pre not in PRE_TOKENIZERS:
         raise ModelError(
             f"{header.path}: pre-tokenizer {pre!r} is not known; "
@@ -61,9 +67,9 @@ def read_tokenizer(header: GgufHeader) -> TextTokenizer:
 
 
 def _vocabulary(header: GgufHeader) -> tuple[list[str], tuple[int, ...], list[tuple[str, str]]]:
-    model = header.metadata.get("tokenizer.ggml.model")
-    if model is None:
+    if "tokenizer.ggml.model" not in header.metadata:
         raise ModelError(f"{header.path} has no tokenizer")
+    model = header.word("tokenizer.ggml.model")
     if model != "gpt2":
         raise ModelError(f"{header.path}: tokenizer {model!r} is not supported; gpt2 (BPE) is")
     tokens = header.strings("tokenizer.ggml.tokens")
@@ -75,6 +81,8 @@ def _vocabulary(header: GgufHeader) -> tuple[list[str], tuple[int, ...], list[tu
         left, _, right = line.partition(" ")
         merges.append((left, right))
     known = set(tokens)
+    if len(known) != len(tokens):
+        raise ModelError(f"{header.path}: a token is twice in the vocabulary")
     for left, right in merges:
         if not {left, right, left + right} <= known:
             raise ModelError(f"{header.path}: merge {left!r} {right!r} is not of the vocabulary")
@@ -102,7 +110,12 @@ def _ends(header: GgufHeader) -> frozenset[int]:
 def _start(header: GgufHeader, pre: str) -> int | None:
     """The start token, if raw text wants one: said by the file, else usual for Llama 3."""
     wanted = header.get("tokenizer.ggml.add_bos_token", bool, pre == "llama-bpe")
-    return header.get("tokenizer.ggml.bos_token_id", int) if wanted else None
+    if not wanted:
+        return None
+    start: int = header.get("tokenizer.ggml.bos_token_id", int)
+    if start >= header.get("tokenizer.ggml.tokens", Strings).count:
+        raise ModelError(f"{header.path}: the start token {start} is not of the vocabulary")
+    return start
 
 
 def _template(header: GgufHeader, tokens: list[str]) -> ChatTemplate | None:

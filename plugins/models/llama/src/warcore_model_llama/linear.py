@@ -57,8 +57,8 @@ class PlainGated:
 
     def gated(self, x: torch.Tensor) -> torch.Tensor:
         """See `GatedProjection`."""
-        gate, up = functional.linear(x, self.weight).split(self.ffn, -1)
-        return functional.silu(gate).mul_(up)
+        both = functional.linear(x, self.weight)
+        return functional.silu(both[:, : self.ffn]).mul_(both[:, self.ffn :])
 
 
 class Packed:
@@ -99,7 +99,7 @@ def packs(device: torch.device, dtype: torch.dtype) -> bool:
     return (
         device.type == "cpu"
         and dtype == torch.bfloat16
-        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")
         and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001
     )
 

@@ -129,15 +129,15 @@ def _windows(fields: _Fields) -> tuple[int | None, ...]:
     layers = fields.get("num_hidden_layers", int)
     if layers <= 0:
         raise ModelError(f"{fields.path}: num_hidden_layers is {layers}, it must be positive")
-    window = fields.get("sliding_window", int, 0) or None
+    window: int | None = fields.get("sliding_window", int, 0) or None
     kinds = fields.get("layer_types", list, [])
     if not kinds:
         # One tuple of a damaged length would exhaust the memory before it could be refused.
         return (window,) * min(layers, 1 << 20)
-    named = {"sliding_attention": window, "full_attention": None}
+    named: dict[str, int | None] = {"sliding_attention": window, "full_attention": None}
     if len(kinds) != layers or any(kind not in named for kind in map(str, kinds)):
         raise ModelError(f"{fields.path}: layer_types does not name {layers} layers of known types")
-    return tuple(named[kind] for kind in kinds)
+    return tuple(named[str(kind)] for kind in kinds)
 
 
 class Shards:

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     import tokenizers
 
 
-def read_tokenizer(directory: Path) -> TextTokenizer:
-    """The tokenizer. ModelError if tokenizer.json is missing or damaged."""
+def read_tokenizer(directory: Path, vocab: int) -> TextTokenizer:
+    """The tokenizer of a model with `vocab` ids.
+
+    ModelError if tokenizer.json is missing, damaged, or of a larger vocabulary.
+    """
     import tokenizers
 
     path = directory / "tokenizer.json"
@@ -25,6 +28,9 @@ def read_tokenizer(directory: Path) -> TextTokenizer:
         core = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:
         raise ModelError(f"{path} is not a tokenizer: {error}") from error
+    largest = max(core.get_vocab().values(), default=0)
+    if largest >= vocab:
+        raise ModelError(f"{path} has token {largest}, but the model has embeddings for {vocab}")
     settings = _optional(directory / "tokenizer_config.json")
     return TextTokenizer(
         core, _ends(directory, settings, core), _template(directory, settings), str(directory)
