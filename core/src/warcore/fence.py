@@ -106,6 +106,7 @@ class ReadFence:
     Written on the forward stream (`own`, `give_up`, `offer`, `close`), consumed by work on the
     schedule stream (`wait`). On a host device those are two threads: the lock makes the change of
     a ticket and its consumption one step each, and the latch orders settling before waiting.
+    Nothing of the device is called under the lock: a seeded device may pass the turn there.
     """
 
     def __init__(self, device: Device, mode: ForwardMode, *, forced_coarse: bool = False) -> None:
@@ -120,6 +121,7 @@ class ReadFence:
         self._offers = 0
         self._owner_offered = False
         self._held: Offer | None = None
+        self._taken = False
         self._latch = device.latch()
         self._lock = threading.Lock()
 
@@ -172,10 +174,10 @@ class ReadFence:
             self.reason = FenceReason.NOT_OWNER
         coarse = Offer(self.mode, forward_done, self.reason)
         with self._lock:
-            if not self._latch.is_set:
-                self._held = coarse
-            elif error is not None and self._held is not None:
+            if self._held is not None and error is not None:
                 self._held.discard()
+                self._held = None
+            if self._held is None and not self._taken:
                 self._held = coarse
         self._latch.set()
 
@@ -187,7 +189,7 @@ class ReadFence:
         """
         self._latch.wait()
         with self._lock:
-            held, self._held = self._held, None
+            held, self._held, self._taken = self._held, None, True
         if held is None or held.ticket is None:
             raise DeviceError("a fence was waited for twice; one launch has one barrier")
         stream.wait(held.ticket)
