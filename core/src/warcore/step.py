@@ -54,6 +54,7 @@ class Step:
             self._forward(launch)
         except Exception as error:  # noqa: BLE001  whatever a plugin raises ends this launch only
             launch.error = error
+            self._void(launch)
         finally:
             launch.copied = self._done.record()
             if launch.fence is not None:
@@ -64,6 +65,16 @@ class Step:
         """The launch was collected: its done event may be recorded again."""
         if launch.copied is not None:
             self._done.release(launch.copied)
+
+    def _void(self, launch: Launch) -> None:
+        """Let the failed rows start at 0 for the launch that may be on its way behind this one.
+
+        The relay still has the length of whoever had the row before, and there the table may name
+        a page that somebody else has now: a write would end up in their text. The row's first
+        page is its own until the host hears of the failure.
+        """
+        if launch.write_error is None:
+            self._relay.lengths.index_fill_(0, launch.inputs.rows, 0)
 
     def _check_writes(self, launch: Launch) -> None:
         for write in launch.writes:
