@@ -5,6 +5,12 @@ An exception of another type that escapes warcore is a defect of warcore.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 class WarcoreError(Exception):
     """Something that a person can mend. `str()` gives one to three lines without a traceback.
@@ -44,3 +50,19 @@ class RequestError(WarcoreError):
 
 class DeviceError(WarcoreError):
     """The device was used in a way that could only hang or go wrong silently."""
+
+
+@contextmanager
+def blame(who: str, what: str) -> Iterator[None]:
+    """Around a call of a plugin: what it raises becomes a PluginError that names it.
+
+    The author's exception is the cause. Errors of warcore's own types pass: they say it better.
+    """
+    try:
+        yield
+    except WarcoreError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"{who}: {what} raised {error!r}", next="run with --debug for the traceback"
+        ) from error

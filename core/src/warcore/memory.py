@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from warcore.errors import ConfigError
+from warcore.errors import ConfigError, blame
 from warcore.pools import pages_for
 
 if TYPE_CHECKING:
@@ -39,16 +39,19 @@ class MemoryPlan:
 def plan_memory(config: EngineConfig, choices: Choices) -> MemoryPlan:
     """How many pages, and whether all fits. ConfigError with the numbers if it does not."""
     spec, info = choices.spec, choices.info
-    page = len(info.layers) * sum(
-        _bytes(tensor.shape, tensor.dtype) for tensor in choices.backend.kv_cache(spec).values()
-    )
+    with blame(f"backend {choices.backend_name}", "kv_cache"):
+        tensors = choices.backend.kv_cache(spec).values()
+    page = len(info.layers) * sum(_bytes(tensor.shape, tensor.dtype) for tensor in tensors)
     weights = info.parameters * spec.dtype.itemsize
     free = free_bytes(spec.device)
     per_request = pages_for(spec.max_context, spec.page_size)
     pages = config.kv_pages
     if pages is None:
         wanted = config.max_running_requests * per_request
-        affordable = wanted if free is None else int((free - weights) * KV_SHARE) // page
+        # Pages of a backend that caches nothing have no bytes: all are affordable.
+        affordable = (
+            wanted if free is None or not page else int((free - weights) * KV_SHARE) // page
+        )
         pages = max(min(wanted, affordable), min(per_request, wanted))
     plan = MemoryPlan(pages, weights, (pages + 1) * page, _table_bytes(config, choices))
     if free is not None and plan.total > free:
@@ -71,7 +74,7 @@ def _table_bytes(config: EngineConfig, choices: Choices) -> int:
 def _remedy(plan: MemoryPlan, page: int, free: int) -> str:
     if plan.table_bytes > free // 2:
         return "a smaller --max-running-requests, --context-length, --prefill-chunk or --page-size"
-    affordable = (free - plan.weight_bytes - plan.table_bytes) * 9 // 10 // page
+    affordable = (free - plan.weight_bytes - plan.table_bytes) * 9 // 10 // max(page, 1)
     if affordable < 1:
         return "choose a smaller model, or --dtype bfloat16"
     return f"--kv-pages {affordable}, or a smaller --context-length"

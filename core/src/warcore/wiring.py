@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from warcore.backend import AttentionBackend, AttentionSpec
-from warcore.errors import ConfigError, ModelError, PluginError, WiringError
+from warcore.errors import ConfigError, ModelError, PluginError, WiringError, blame
 from warcore.hooks import read_hooks
 from warcore.options import parse_options
 from warcore.registry import PluginRecord, candidates, find_plugins, load, select
-from warcore.scope import EngineScope, Reader, Scope, take_votes
+from warcore.scope import BoundHook, EngineScope, Reader, Scope, take_votes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +56,8 @@ def choose(config: EngineConfig, device: torch.device) -> Choices:
     family, ref = _find_model(config, records)
     given = _by_owner(config.options)
     model_options = _options(ref.partition(":")[0], family, given)
-    info = family.describe(ref, model_options)
+    with blame(f"model {family.__name__}", f"describe({ref!r})"):
+        info = family.describe(ref, model_options)
     dtype: torch.dtype = getattr(torch, config.dtype)
     context = _context(config, info)
 
@@ -107,25 +108,53 @@ def _find_model(
     """The family that serves `config.model` and its canonical reference."""
     if not isinstance(config.model, str):
         family: type[ModelFamily] = load(PluginRecord.of_class("model", config.model))
-        return family, family.recognises(family.__name__) or family.__name__
+        name = family.__name__
+        return family, _recognises(name, family, name) or name
     ref = config.model
     word = ref.partition(":")[0]
     if any(record.kind == "model" and record.name == word for record in records):
-        families: list[type[ModelFamily]] = [load(select(records, "model", word))]
+        families = [(word, load(select(records, "model", word)))]
+        broken: list[str] = []
     else:
-        families = [load(record) for record in candidates(records, "model")]
-    families.sort(key=lambda family: -family.default_rank)
-    for family in families:
-        canonical = family.recognises(ref)
+        families, broken = _model_families(records)
+    for name, family in families:
+        try:
+            canonical = _recognises(name, family, ref)
+        except PluginError as error:
+            if name == word:
+                raise
+            broken.append(error.what)
+            continue
         if canonical is not None:
             return family, canonical
     names = [record.name for record in records if record.kind == "model"]
     near = difflib.get_close_matches(word, names, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ModelError(
-        f"no installed model family recognises {ref!r}{hint}",
+        f"no installed model family recognises {ref!r}{hint}"
+        + "".join(f"\n  {line}" for line in broken),
         next="warcore list-plugins --kind model",
     )
+
+
+def _model_families(
+    records: Sequence[PluginRecord],
+) -> tuple[list[tuple[str, type[ModelFamily]]], list[str]]:
+    """Every family that loads, highest rank first, and a line for each that does not."""
+    families: list[tuple[str, type[ModelFamily]]] = []
+    broken = []
+    for record in candidates(records, "model"):
+        try:
+            families.append((record.name, load(record)))
+        except PluginError as error:  # noqa: PERF203  one that is broken must not hide the others
+            broken.append(error.what)
+    families.sort(key=lambda named: -named[1].default_rank)
+    return families, broken
+
+
+def _recognises(name: str, family: type[ModelFamily], ref: str) -> str | None:
+    with blame(f"model {name}", f"recognises({ref!r})"):
+        return family.recognises(ref)
 
 
 # ---- backends ------------------------------------------------------------------------------------
@@ -138,12 +167,11 @@ def _choose_backend(
 ) -> tuple[str, type[AttentionBackend], AttentionSpec]:
     """The named backend, or else the fitting one of the highest rank."""
 
-    def fit(cls: type[AttentionBackend]) -> tuple[AttentionSpec | None, list[str]]:
-        size, reason = _page_size(config.page_size, cls)
-        if size is None:
-            return None, [reason]
+    def fit(name: str, cls: type[AttentionBackend]) -> tuple[AttentionSpec, list[str]]:
+        size, reasons = _page_size(config.page_size, cls)
         spec = spec_for(size)
-        return spec, list(cls.why_not(spec))
+        with blame(f"backend {name}", "why_not"):
+            return spec, [*reasons, *cls.why_not(spec)]
 
     if config.backend is None:
         return _best(*_fitting(records, fit))
@@ -154,8 +182,8 @@ def _choose_backend(
         else PluginRecord.of_class("backend", config.backend)  # type: ignore[arg-type]
     )
     cls: type[AttentionBackend] = load(record)
-    spec, reasons = fit(cls)
-    if spec is None or reasons:
+    spec, reasons = fit(record.name, cls)
+    if reasons:
         others = [name for name, other, _ in _fitting(records, fit)[0] if other is not cls]
         lines = "".join(f"\n  {reason}" for reason in reasons)
         can = f"--backend {others[0]}" if others else "warcore list-plugins --kind backend"
@@ -171,10 +199,10 @@ def _fitting(
     for record in candidates(records, "backend"):
         try:
             cls: type[AttentionBackend] = load(record)
+            spec, reasons = fit(record.name, cls)
         except PluginError as error:
             unable.append(error.what)
             continue
-        spec, reasons = fit(cls)
         if reasons:
             unable.append(f"{record.name}: {'; '.join(reasons)}")
         else:
@@ -202,16 +230,21 @@ def _best(
     return best[0]
 
 
-def _page_size(wanted: int | None, cls: type[AttentionBackend]) -> tuple[int | None, str]:
-    """Tokens per page: the user's, else 16 if allowed, else the smallest allowed."""
+def _page_size(wanted: int | None, cls: type[AttentionBackend]) -> tuple[int, list[str]]:
+    """Tokens per page: the user's, else 16 if allowed, else the smallest allowed.
+
+    The list says why the user's cannot be.
+    """
     sizes = cls.page_sizes
     if wanted is not None:
         if sizes is not None and wanted not in sizes:
-            return None, f"a page size of {wanted} (it has {', '.join(map(str, sorted(sizes)))})"
-        return wanted, ""
+            return wanted, [
+                f"a page size of {wanted} (it has {', '.join(map(str, sorted(sizes)))})"
+            ]
+        return wanted, []
     if sizes is None or DEFAULT_PAGE_SIZE in sizes:
-        return DEFAULT_PAGE_SIZE, ""
-    return min(sizes), ""
+        return DEFAULT_PAGE_SIZE, []
+    return min(sizes), []
 
 
 # ---- options -------------------------------------------------------------------------------------
@@ -259,15 +292,23 @@ def read_engine_scope(
     if algorithm is not None:
         plugins[f"spec_algo:{type(algorithm).__name__}"] = algorithm
     hooks = read_hooks(plugins)
-    answers = [(hook.plugin, hook()) for hook in hooks["prefill_shared_read_stager"]]
-    for plugin, answer in answers:
-        if answer is not None and not callable(answer):
-            raise WiringError(
-                f"{plugin}: prefill_shared_read_stager returned {answer!r}",
-                next="return a callable that takes the batch, or None",
-            )
+    answers = [(hook.plugin, _stager(hook)) for hook in hooks["prefill_shared_read_stager"]]
     return EngineScope(
         later_prefill_reader=algorithm is not None and algorithm.later_prefill_reader,
         owners=tuple(hooks["last_shared_read_runner"]),
         stagers=tuple((plugin, answer) for plugin, answer in answers if answer is not None),
     )
+
+
+def _stager(hook: BoundHook) -> Callable[..., Any] | None:
+    """What one stager answers, once."""
+    where = f"{hook.plugin}: prefill_shared_read_stager"
+    try:
+        answer: Callable[..., Any] | None = hook()
+    except Exception as error:
+        raise WiringError(f"{where} raised {error!r}", next="return a callable, or None") from error
+    if answer is not None and not callable(answer):
+        raise WiringError(
+            f"{where} returned {answer!r}", next="return a callable that takes the batch, or None"
+        )
+    return answer
