@@ -81,6 +81,17 @@ def rings(engine):
     return step._target._ring, step._done
 
 
+def all_is_free(engine):
+    """Whether every row and page is free and no ticket held, once the streams are idle."""
+    scheduler = engine._assembly.scheduler
+    engine._assembly.device.synchronize()
+    return (
+        len(scheduler.rows) == scheduler.rows.capacity
+        and len(scheduler.pages) == scheduler.pages.capacity
+        and [held(ring) for ring in rings(engine)] == [0, 0]
+    )
+
+
 # ---- one step ------------------------------------------------------------------------------------
 
 
