@@ -105,7 +105,9 @@ class Scheduler:
         self._shared = shared
         self._step = step
         self._forced_coarse = forced_coarse
-        self._staging = StagingRing(device, schedule)
+        self._writes: list[Pending] = []
+        """Schedule-stream work that the next launch stands on."""
+        self._staging = StagingRing(device, schedule, submitted=self._writes.append)
         self._prepared = device.event()
         self._places: list[int] = []
         self._pages: list[int] = []
@@ -227,7 +229,7 @@ class Scheduler:
     def launch(self, entries: list[Entry], *, fenced: bool = True) -> Launch:
         """Submit the step: table writes and inputs on the schedule stream, the rest after them."""
         mode = self._mode(entries)
-        writes = self._write_table()
+        self._write_table()
         inputs, sampling = self._inputs(mode, entries)
         launch = Launch(
             mode=mode,
@@ -235,9 +237,10 @@ class Scheduler:
             max_seq_len=max(entry.request.computed for entry in entries),
             inputs=inputs,
             sampling=sampling,
-            writes=writes,
+            writes=self._writes.copy(),
             result=self._device.host_buffer(len(entries), inputs.rows.dtype),
         )
+        self._writes.clear()
         if fenced:
             launch.fence = ReadFence(self._device, mode, forced_coarse=self._forced_coarse)
         self._forward.wait(self._prepared.record(self._schedule))
@@ -248,7 +251,7 @@ class Scheduler:
     def barrier(self, launch: Launch) -> None:
         """Later work on the schedule stream waits for the launch's fence. Does not block."""
         assert launch.fence is not None
-        self._schedule.submit(launch.fence.wait, self._schedule)
+        self._writes.append(self._schedule.submit(launch.fence.wait, self._schedule))
 
     def collect(self, launch: Launch) -> None:
         """Wait for the launch's results and settle them.
@@ -314,14 +317,14 @@ class Scheduler:
     def _is_decode(entry: Entry) -> bool:
         return entry.request.computed > len(entry.request.prefill_ids)
 
-    def _write_table(self) -> list[Pending]:
+    def _write_table(self) -> None:
         """Submit what the tables must learn before this step; nothing most of the time."""
         if not self._places:
-            return []
+            return
         count = len(self._places)
         staged = self._staging.put(array("q", self._places + self._pages))
         self._places, self._pages = [], []
-        return [self._shared.write_pages(staged[:count], staged[count:])]
+        self._writes.append(self._shared.write_pages(staged[:count], staged[count:]))
 
     def _inputs(self, mode: ForwardMode, entries: list[Entry]) -> tuple[StepInputs, SamplingBatch]:
         if mode is not ForwardMode.DECODE:
@@ -371,5 +374,5 @@ class Scheduler:
             staged = self._staging.put(float_words(list(values))).view(torch.float64)
         else:
             staged = self._staging.put(array("q", map(int, values)))
-        self._schedule.submit(target.copy_, staged)
+        self._writes.append(self._schedule.submit(target.copy_, staged))
         return target

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
-    from warcore.device import Device, Event, Stream, Ticket
+    from warcore.device import Device, Event, Pending, Stream, Ticket
 
 
 @attrs.define(eq=False)
@@ -30,12 +32,21 @@ class _Slot:
 class StagingRing:
     """`depth` slots of 64-bit host words, copied to the device on `stream`.
 
+    submitted: hears of every copy, for whoever must know whether it failed.
     stalls: how often a refill had to wait for a copy that was still reading.
     """
 
-    def __init__(self, device: Device, stream: Stream, words: int = 4096, depth: int = 8) -> None:
+    def __init__(
+        self,
+        device: Device,
+        stream: Stream,
+        words: int = 4096,
+        depth: int = 8,
+        submitted: Callable[[Pending], None] | None = None,
+    ) -> None:
         self._device = device
         self._stream = stream
+        self._submitted = submitted
         self._slots = [self._slot(words) for _ in range(depth)]
         self._next = 0
         self.stalls = 0
@@ -53,7 +64,9 @@ class StagingRing:
         if self._device.current_stream() is self._stream:
             _copy(target, slot.memory)
         else:
-            self._stream.submit(_copy, target, slot.memory)
+            copy = self._stream.submit(_copy, target, slot.memory)
+            if self._submitted is not None:
+                self._submitted(copy)
         slot.ticket = slot.event.record(self._stream)
         return target
 

@@ -356,3 +356,18 @@ def test_a_failed_schedule_stream_write_ends_the_engine_with_its_traceback(monke
         assert "third_fails" in names
         with pytest.raises(WarcoreError, match="closed"):
             running.step()
+
+
+@pytest.mark.parametrize("broken", ["warcore.staging._copy", "warcore.fence.ReadFence.wait"])
+def test_a_copy_or_a_barrier_that_fails_on_the_schedule_stream_ends_it_too(
+    monkeypatch, host, broken
+):
+    """Else the step would run on inputs or tables that nobody has written."""
+
+    def fail(*args):
+        raise AuthorError("on the schedule stream")
+
+    with engine(host=host) as running:
+        monkeypatch.setattr(broken, fail)
+        with pytest.raises(AuthorError):
+            running.generate("first one", PARAMS)
