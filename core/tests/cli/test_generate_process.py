@@ -149,8 +149,9 @@ def test_several_prompts_show_a_progress_bar_on_a_terminal_only(start):
     args = ("abc", "de", "--max-new-tokens", "9")
     process = start(*args, stdin=subprocess.DEVNULL, stderr=theirs)
     os.close(theirs)
-    out, _ = process.communicate()
+    # The terminal first: it holds little, and whoever writes to a full one waits.
     shown = _read_all(ours)
+    out, _ = process.communicate()
     assert process.returncode == 0
     assert out.startswith("[1/2] abc\n")
     assert "loading gated" in shown
