@@ -223,6 +223,16 @@ class _Statics:
         return known
 
     def stage(self, name: str, values: Sequence[int]) -> torch.Tensor:
-        front = self._named[name].view(-1)[: len(values)]
+        known = self._named.get(name)
+        if known is None:
+            raise PluginError(
+                f"no static buffer is called {name!r}", next="take it with ctx.static first"
+            )
+        if len(values) > known.numel():
+            raise PluginError(
+                f"static {name!r} holds {known.numel()} values and was given {len(values)}",
+                next="ask for a static buffer once, as large as it will ever be",
+            )
+        front = known.view(-1)[: len(values)]
         front.copy_(self._staging.put(array("q", values)))
         return front
