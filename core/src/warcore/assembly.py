@@ -185,18 +185,27 @@ def _make_backend(
 
 
 def _kv_pool(choices: Choices, pages: int) -> list[dict[str, torch.Tensor]]:
-    """kv[layer][name]: [pages + 1, *shape]; page 0 is the padding page."""
+    """kv[layer][name]: [pages + 1, *shape]; page 0 is the padding page.
+
+    The other pages hold anything until their owner writes them: not touching them here leaves
+    most of a large pool to the operating system until it is needed.
+    """
     import torch
 
     specs = choices.backend.kv_cache(choices.spec)
-    device = choices.spec.device
-    return [
+    pool = [
         {
-            name: torch.zeros((pages + 1, *spec.shape), dtype=spec.dtype, device=device)
+            name: torch.empty(
+                (pages + 1, *spec.shape), dtype=spec.dtype, device=choices.spec.device
+            )
             for name, spec in specs.items()
         }
         for _ in choices.info.layers
     ]
+    for layer in pool:
+        for memory in layer.values():
+            memory[0].zero_()
+    return pool
 
 
 class _Statics:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from toys import Toy
+
 from warcore import Engine, EngineConfig, SamplingParams, WarcoreError
 
 SHORT = SamplingParams(max_new_tokens=4)
