@@ -56,7 +56,10 @@ class SharedView(Protocol):
 
     @property
     def req_to_token(self) -> torch.Tensor:
-        """[rows, max_context] i32: the KV slot of each position of each row's sequence."""
+        """[rows, max_context or more] i32: the KV slot of each position of each row's sequence.
+
+        A row is whole pages wide.
+        """
 
     @property
     def full_to_swa(self) -> torch.Tensor | None:

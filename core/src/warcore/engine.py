@@ -302,8 +302,6 @@ class Engine:
             )
 
     def _output(self, request: Request) -> RequestOutput:
-        if request.streams and not request.finished:
-            request.transcript.advance()
         text = request.transcript.text if request.finished else request.transcript.visible()
         delta = text[len(self._shown.get(request.id, "")) :]
         self._shown[request.id] = text

@@ -122,14 +122,18 @@ class Request:
         self.computed = 0
 
     def accept(self, token: int) -> None:
-        """Append a settled token, and finish if it ends the answer."""
+        """Append a settled token, and finish if it ends the answer. Raises what decoding raises."""
         self.output_ids.append(token)
-        if token in self.stop_ids or (self.params.stop and self.transcript.advance()):
+        read = self.params.stop or self.streams
+        if token in self.stop_ids or (read and self.transcript.advance()):
             self.finish(FinishReason.STOP)
         elif len(self.output_ids) >= self.limit:
             self.finish(FinishReason.LENGTH)
 
     def finish(self, reason: FinishReason, error: BaseException | None = None) -> None:
-        """End it; the text is complete from here on."""
+        """End it; the text is complete from here on. Text that cannot be decoded is an error."""
+        try:
+            self.transcript.finish()
+        except Exception as failure:  # noqa: BLE001  a tokenizer's failure ends its own request
+            reason, error = FinishReason.ERROR, error or failure
         self.finish_reason, self.error = reason, error
-        self.transcript.finish()

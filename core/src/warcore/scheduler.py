@@ -283,7 +283,10 @@ class Scheduler:
         if request.finished or not entry.samples or entry.attempt != request.attempt:
             return
         request.in_flight -= 1
-        request.accept(token)
+        try:
+            request.accept(token)
+        except Exception as error:  # noqa: BLE001  a tokenizer's failure ends its own request
+            request.finish(FinishReason.ERROR, error)
         if request.finished:
             self._forget(request)
         elif request.streams:

@@ -96,7 +96,13 @@ def _context(config: EngineConfig, info: ModelInfo) -> int:
             f"{info.max_context} tokens",
             next=f"--context-length {info.max_context}",
         )
-    return config.context_length or info.max_context
+    context = config.context_length or info.max_context
+    if config.page_size is not None and config.page_size > max(context, DEFAULT_PAGE_SIZE):
+        raise ConfigError(
+            f"--page-size {config.page_size}: a page would be larger than the context of {context}",
+            next=f"--page-size {DEFAULT_PAGE_SIZE}",
+        )
+    return context
 
 
 # ---- models --------------------------------------------------------------------------------------

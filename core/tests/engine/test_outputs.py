@@ -85,3 +85,26 @@ def test_one_prompt_too_long_does_not_stop_the_others(engine):
 def test_a_prompt_as_long_as_the_context_yields_one_token(engine):
     (output,) = engine.generate("x" * 64, SamplingParams(max_new_tokens=None))
     assert (len(output.output_ids), output.finish_reason) == (1, "length")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_tokenizer_that_cannot_decode_fails_its_own_request_only(engine, monkeypatch, stream):
+    tokenizer = engine._assembly.model.tokenizer
+    decode = tokenizer.decode
+    good = engine.generate("world", SHORT)[0]
+    doomed = engine.add_request("hello", SHORT, stream=stream)
+    other = engine.add_request("world", SHORT)
+    ids = engine._requests[doomed].output_ids
+
+    def picky(tokens):
+        if tokens and list(tokens) == ids[-len(tokens) :] and ids:
+            raise KeyError(tokens[-1])
+        return decode(tokens)
+
+    monkeypatch.setattr(tokenizer, "decode", picky)
+    outputs = {}
+    while engine.has_work:
+        outputs |= {o.index: o for o in engine.step()}
+    assert outputs[doomed].finish_reason == "error"
+    assert isinstance(outputs[doomed].cause, KeyError)
+    assert (outputs[other].text, outputs[other].error) == (good.text, None)

@@ -253,3 +253,13 @@ def test_a_family_named_by_its_word_must_work(installed):
     installed(broken("model", "gamma"), family("ok", "ok"))
     with pytest.raises(PluginError, match="x_gamma_is_missing"):
         chosen(model="gamma:small")
+
+
+def test_a_page_larger_than_the_context_is_refused():
+    from toys import RowMajor, Toy
+
+    from warcore import Engine, EngineConfig
+    from warcore.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="--page-size 1000: .* context of 64"):
+        Engine(EngineConfig(model=Toy, backend=RowMajor, dtype="float32", page_size=1000))

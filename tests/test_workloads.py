@@ -1,0 +1,141 @@
+"""Whatever is drawn, an overlapped run under a seeded schedule writes what a quiet run writes.
+
+Each seed draws a workload (arrivals, lengths, sampling, stop strings, aborts) and the options of an
+engine (pages so few that requests step back, chunks, mixing, loop, fence). The interleaving of the
+streams is drawn too, at every operation. The reference serves one request at a time in the normal
+loop. A failure is replayed by its seed:
+
+    .venv/bin/python -m pytest 'tests/test_workloads.py::test_workload[SEED]'
+"""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import pytest
+
+from warcore import Engine, EngineConfig, SamplingParams
+
+QUICK, ALL = 300, 5000
+LONGEST_PROMPT, LONGEST_ANSWER = 40, 24
+
+
+def options(draw):
+    """How the engine of this seed is set up; always large enough for one request alone."""
+    page_size = draw.choice([1, 2, 4, 16])
+    longest = LONGEST_PROMPT + LONGEST_ANSWER
+    fewest = -(-longest // page_size)
+    return {
+        "page_size": page_size,
+        "kv_pages": draw.choice([fewest, fewest + 2, 2 * fewest, 6 * fewest]),
+        "prefill_chunk": draw.choice([1, 3, 7, 16, 512]),
+        "max_running_requests": draw.choice([1, 2, 3, 5, 8]),
+        "mixed": draw.random() < 0.3,
+        "loop": draw.choice(["overlap", "overlap", "overlap", "normal"]),
+        "fence": draw.choice(["declared", "declared", "declared", "coarse"]),
+        "prefill_read_done": draw.random() < 0.8,
+        "host": draw.choices([f"seeded:{draw.randrange(10**6)}", "threads", "inline"], [8, 1, 1])[
+            0
+        ],
+    }
+
+
+def request(draw):
+    """One request: its prompt, how it samples, the step it arrives at and the one it is aborted at.
+
+    The seeds of the draws are few, so that the reference is computed once for many workloads.
+    """
+    prompt = tuple(draw.choices(range(97, 123), k=draw.randint(1, LONGEST_PROMPT)))
+    params = {
+        "max_new_tokens": draw.choice([0, 1, 2, 5, 12, LONGEST_ANSWER]),
+        "ignore_eos": draw.random() < 0.5,
+    }
+    if draw.random() < 0.4:
+        params |= {"temperature": draw.choice([0.5, 1.0]), "seed": draw.randrange(100)}
+        params |= draw.choice([{}, {"top_k": 8}, {"top_p": 0.8}, {"min_p": 0.1}])
+    if draw.random() < 0.3:
+        params["stop"] = (chr(draw.randrange(97, 123)), "zz")
+    arrival = draw.choice([0, 0, 0, draw.randrange(20)])
+    abort = arrival + draw.randrange(15) if draw.random() < 0.2 else None
+    return prompt, SamplingParams(**params), arrival, abort
+
+
+@cache
+def quiet():
+    """The reference engine: normal loop, no threads, room for everything."""
+    return Engine(
+        EngineConfig(
+            model="random:tiny", dtype="float64", loop="normal", host="inline", kv_pages=64
+        )
+    )
+
+
+def drive(engine, requests):
+    """Serve `requests` as they arrive; outputs by request, and the engine's step of each abort."""
+    numbers, outputs, step = {}, {}, 0
+    while len(outputs) < len(requests):
+        for which, (prompt, params, arrival, _) in enumerate(requests):
+            if arrival == step:
+                numbers[engine.add_request(prompt, params)] = which
+        for number, which in numbers.items():
+            if requests[which][3] == step:
+                engine.abort(number)
+        for output in engine.step():
+            outputs[numbers[output.index]] = output
+        step += 1
+        assert step < 20_000, "the workload does not end"
+    return outputs
+
+
+def check(seed):
+    draw = random.Random(seed)
+    config = options(draw)
+    requests = [request(draw) for _ in range(draw.randint(2, 8))]
+    with Engine(EngineConfig(model="random:tiny", dtype="float64", **config)) as engine:
+        outputs = drive(engine, requests)
+        engine.step()  # collect what was still in flight
+        scheduler = engine._assembly.scheduler
+        assert len(scheduler.rows) == scheduler.rows.capacity
+        assert len(scheduler.pages) == scheduler.pages.capacity
+    for which, (prompt, params, _, _) in enumerate(requests):
+        got = outputs[which]
+        (want,) = quiet().generate([prompt], params)
+        where = f"seed {seed}, request {which}, {config}"
+        assert got.error is None, where
+        if got.finish_reason == "abort":
+            assert got.output_ids == want.output_ids[: len(got.output_ids)], where
+        else:
+            assert got.output_ids == want.output_ids, where
+            assert (got.text, got.finish_reason) == (want.text, want.finish_reason), where
+
+
+@pytest.mark.parametrize("seed", range(QUICK))
+def test_workload(seed):
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(QUICK, ALL))
+def test_more_workloads(seed):
+    check(seed)
+
+
+def test_the_workloads_retract_abort_stop_and_mix():
+    """A draw that never meets the hard cases would prove nothing."""
+    seen = {"retracts": 0, "mixed": 0, "coarse": 0, "fine": 0}
+    reasons = set()
+    for seed in range(60):
+        draw = random.Random(seed)
+        config = options(draw)
+        requests = [request(draw) for _ in range(draw.randint(2, 8))]
+        config["host"] = "inline"
+        with Engine(EngineConfig(model="random:tiny", dtype="float64", **config)) as engine:
+            reasons |= {output.finish_reason for output in drive(engine, requests).values()}
+            stats = engine.stats()
+        seen["retracts"] += stats["retracts"]
+        for fence in stats["fences"]:
+            seen["mixed"] += fence["mode"] == "mixed"
+            seen["fine" if fence["reason"] == "fine" else "coarse"] += fence["count"]
+    assert reasons == {"stop", "length", "abort"}
+    assert all(seen.values()), seen
