@@ -126,7 +126,7 @@ def _rope(fields: _Fields) -> tuple[float, Llama3Scaling | None]:
 
 
 def _windows(fields: _Fields) -> tuple[int | None, ...]:
-    layers = fields.get("num_hidden_layers", int)
+    layers: int = fields.get("num_hidden_layers", int)
     if layers <= 0:
         raise ModelError(f"{fields.path}: num_hidden_layers is {layers}, it must be positive")
     window: int | None = fields.get("sliding_window", int, 0) or None
