@@ -11,6 +11,9 @@ class Pool:
     """Numbers 1..capacity, each owned or free. The one freed last is handed out first.
 
     Reusing the freshest number is on purpose: it is the schedule in which a missing fence shows.
+    So is their order: given back in the order in which they are handed out again, the next owner
+    of a row would get the pages that the row's part of the table names already, and a read that
+    comes too late would find what it expects.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -40,7 +43,7 @@ class Pool:
         for number in numbers:
             assert self._owned[number], f"{number} was given back twice"
             self._owned[number] = 0
-        self._free.extend(reversed(numbers))
+        self._free.extend(numbers)
 
 
 def pages_for(tokens: int, page_size: int) -> int:
