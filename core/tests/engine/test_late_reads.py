@@ -1,0 +1,117 @@
+"""A backend that reads later than it says: seeded schedules find it, and never an honest one.
+
+A late read matters when the row has a new owner before the old one's last result is there. So the
+scheduler here takes rows back with the last launch of their request, not when its result comes.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from parts import all_is_free, engine
+from toys import Inside, Late, RowMajor, ToyTokenizer
+
+import warcore.assembly
+from warcore import SamplingParams, SharedReadEnds
+from warcore.scheduler import Scheduler
+
+SEEDS = 100
+SIZES = {"max_running_requests": 3, "kv_pages": 10, "context_length": 32, "prefill_chunk": 6}
+
+
+class Eager(Scheduler):
+    """Takes row and pages back as soon as nothing is left to launch for their request."""
+
+    def launch(self, entries, *, fenced=True):
+        launch = super().launch(entries, fenced=fenced)
+        for request in [entry.request for entry in entries]:
+            if request.row and not request.prefilling and request.sampled >= request.limit:
+                self._release(request)
+        return launch
+
+    def _forget(self, request):
+        if request.row or request in self.waiting:
+            super()._forget(request)
+        else:
+            self.news.append(request)
+
+
+class Lying(Late):
+    """Reads in the body, and says that it does not."""
+
+    def shared_read_ends(self, forward_mode):
+        return SharedReadEnds.PRE_REPLAY
+
+
+class Watching(Lying):
+    """Counts the reads in the body that differ from what the declared place would have read."""
+
+    changed = 0
+
+    def init_forward_metadata_out_graph(self, batch):
+        self.early = self.ctx.shared.req_to_token.index_select(0, batch.rows).long()
+
+    def forward(self, q, k, v, layer, batch):
+        out = super().forward(q, k, v, layer, batch)
+        type(self).changed += not torch.equal(self.early, self.slots)
+        return out
+
+
+def workload(seed):
+    """Prompts that come and go, so that rows change hands."""
+    draw = random.Random(seed)
+    lengths = [draw.randint(1, 14) for _ in range(10)]
+    prompts = ["".join(draw.choices(ToyTokenizer.alphabet, k=length)) for length in lengths]
+    return prompts, [
+        SamplingParams(max_new_tokens=draw.randint(1, 9), ignore_eos=True) for _ in prompts
+    ]
+
+
+def right(seed):
+    with engine(loop="normal", max_running_requests=1) as alone:
+        return [output.output_ids for output in alone.generate(*workload(seed), raw=True)]
+
+
+def under(seed, backend, **config):
+    """The workload of a seed under the schedule of that seed."""
+    with engine(host=f"seeded:{seed}", backend=backend, **SIZES, **config) as running:
+        outputs = running.generate(*workload(seed), raw=True)
+        assert all_is_free(running)
+        return [output.output_ids for output in outputs]
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    monkeypatch.setattr(warcore.assembly, "Scheduler", Eager)
+
+
+@pytest.mark.usefixtures("eager")
+def test_some_seed_shows_the_lie_in_the_tokens():
+    assert any(under(seed, Lying) != right(seed) for seed in range(SEEDS))
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("backend", [RowMajor, Inside, Late])
+def test_no_seed_shows_anything_for_an_honest_backend(backend):
+    for seed in range(30):
+        assert under(seed, backend) == right(seed), f"seed {seed}"
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_coarse_fence_makes_the_lie_harmless():
+    for seed in range(30):
+        assert under(seed, Lying, fence="coarse") == right(seed), f"seed {seed}"
+
+
+def test_some_seed_shows_the_late_read_itself_whatever_the_scheduler_takes_back_when():
+    Watching.changed = 0
+    assert any(under(seed, Watching) and Watching.changed for seed in range(SEEDS))
+
+
+def test_in_the_normal_loop_nothing_is_rewritten_under_a_read():
+    Watching.changed = 0
+    for seed in range(5):
+        under(seed, Watching, loop="normal")
+    assert Watching.changed == 0
