@@ -112,6 +112,8 @@ class ReadFence:
     def __init__(self, device: Device, mode: ForwardMode, *, forced_coarse: bool = False) -> None:
         self.mode = mode
         """The mode of the phase that settled, or of the step."""
+        self.prefill = mode.is_prefill
+        """Whether it is of a prefill step, where only the target's gates settle it."""
         self.reason = FenceReason.FORCED_COARSE if forced_coarse else FenceReason.NOT_PUBLISHED
         self.detail = ""
         self.settled_by: int | None = None

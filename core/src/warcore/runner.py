@@ -69,19 +69,31 @@ class ModelRunner:
         """Run one phase on the current stream.
 
         WiringError if another phase has settled this launch's fence: this one would read shared
-        buffers that the next step may have rewritten. (In a prefill step the gates have made sure
-        that a later reader is staged, or that the fence is coarse.)
+        buffers that the next step may have rewritten.
         """
-        fence = self._fence
-        if fence is not None and fence.settled and not batch.mode.is_prefill:
+        if self._comes_too_late():
             raise WiringError(
                 f"a {self._role} {batch.mode.name} phase would read shared buffers after the phase "
-                "that last_shared_read_runner named",
-                next="name the runner of the step's last reading phase",
+                "that was declared the last to do so",
+                next="name its runner in last_shared_read_runner; in prefill steps, declare "
+                "later_prefill_reader",
             )
         if batch.mode.is_prefill:
             return self._prefill(batch)
         return self._eager(batch, self._scope.ends[batch.mode])
+
+    def _comes_too_late(self) -> bool:
+        """Whether the fence has settled without this phase in mind.
+
+        In a prefill step the gates have made sure that a later reader is staged, or that the
+        fence is coarse; unless there is a reader whom nobody declared.
+        """
+        fence = self._fence
+        if fence is None or not fence.settled:
+            return False
+        if not fence.prefill:
+            return True
+        return fence.reason is FenceReason.FINE and not self._engine.later_prefill_reader
 
     def _prefill(self, batch: ForwardBatch) -> Output:
         """Metadata, gates, body: only the gates settle the fence of a prefill step."""
@@ -123,15 +135,24 @@ class ModelRunner:
         else:
             self._offer(batch.mode, reason, detail)
 
+    @property
+    def _listener(self) -> ReadFence | None:
+        """Who hears this runner's offers: in a prefill step only the target's gates speak."""
+        fence = self._fence
+        silent = fence is not None and fence.prefill and self._role != "target"
+        return None if silent else fence
+
     def _record_and_offer(self, mode: ForwardMode) -> None:
-        if self._fence is not None:
+        fence = self._listener
+        if fence is not None:
             offer = Offer(mode, self._ring.record(), FenceReason.FINE, release=self._ring.release)
-            self._fence.offer(self, offer, last=self._is_last_phase(mode))
+            fence.offer(self, offer, last=self._is_last_phase(mode))
 
     def _offer(self, mode: ForwardMode, reason: FenceReason, detail: str) -> None:
-        if self._fence is not None:
+        fence = self._listener
+        if fence is not None:
             offer = Offer(mode, None, reason, detail)
-            self._fence.offer(self, offer, last=self._is_last_phase(mode))
+            fence.offer(self, offer, last=self._is_last_phase(mode))
 
     def _is_last_phase(self, mode: ForwardMode) -> bool:
         """A target has one phase a step; a draft drafts first, and its draft-extend is the last."""

@@ -6,7 +6,7 @@ import pytest
 from parts import TABLES, Logging, LoggingDevice, LoggingFence, batch_of, named, runner_of
 from toys import RowMajor
 
-from warcore import ForwardMode, SharedReadEnds, SpecAlgorithm, Stager
+from warcore import ForwardMode, SharedReadEnds, SpecAlgorithm, Stager, WiringError
 from warcore.fence import FenceReason
 from warcore.gates import prefill_gates
 from warcore.scope import EngineScope
@@ -133,10 +133,52 @@ def test_in_the_normal_loop_nobody_is_asked_for_a_snapshot_or_to_stage():
     assert log == ["out_graph", "in_graph"]
 
 
-def test_a_drafts_own_prefill_pass_offers_nothing():
-    backend = Logging(log := [])
+DRAFT_PASSES = (ForwardMode.EXTEND, ForwardMode.DRAFT_EXTEND)
+"""How a draft may catch up with what the target has prefilled."""
+
+
+def prefill(log, algorithm, stagers, mode, vote=SharedReadEnds.PRE_REPLAY):
+    """A prefill step of the target, and then a pass of a draft; the log of the draft's part."""
     with LoggingDevice(log) as device:
-        draft = runner_of(device, backend, role="draft")
-        draft.lend(LoggingFence(device, ForwardMode.EXTEND))
-        device.stream("forward").submit(draft.execute, batch_of(ForwardMode.EXTEND)).result()
+        engine = read_engine_scope(algorithm, stagers)
+        target = runner_of(device, Logging(log, vote=vote), engine=engine)
+        draft = runner_of(device, Logging(log), engine=engine, role="draft")
+        fence = LoggingFence(device, ForwardMode.EXTEND)
+        fence.own(target)
+        target.lend(fence)
+        draft.lend(fence)
+        stream = device.stream("forward")
+        stream.submit(target.execute, batch_of(ForwardMode.EXTEND)).result()
+        log.clear()
+        stream.submit(draft.execute, batch_of(mode)).result()
+    return fence
+
+
+@pytest.mark.parametrize("mode", DRAFT_PASSES)
+def test_a_staged_drafts_own_prefill_pass_offers_nothing(mode):
+    fence = prefill(log := [], Later(), {"s": Staging("true", [])}, mode)
     assert log == ["out_graph", "in_graph"]
+    assert fence.reason is FenceReason.FINE
+
+
+@pytest.mark.parametrize("mode", DRAFT_PASSES)
+def test_a_draft_that_is_not_staged_reads_under_a_coarse_fence_and_offers_nothing(mode):
+    fence = prefill(log := [], Later(), {}, mode)
+    assert log == ["out_graph", "in_graph"]
+    assert fence.reason is FenceReason.NO_STAGER
+
+
+@pytest.mark.parametrize("mode", DRAFT_PASSES)
+def test_a_draft_that_reads_although_nobody_was_declared_to_is_an_error_before_it_reads(mode):
+    log = []
+    with pytest.raises(WiringError, match="would read shared buffers after the phase") as raised:
+        prefill(log, Never(), {}, mode)
+    assert "later_prefill_reader" in raised.value.next
+    assert log == []
+
+
+@pytest.mark.parametrize("mode", DRAFT_PASSES)
+def test_under_a_coarse_fence_an_undeclared_reader_does_no_harm(mode):
+    fence = prefill(log := [], Never(), {}, mode, vote=SharedReadEnds.POST_REPLAY)
+    assert log == ["out_graph", "in_graph"]
+    assert fence.reason is FenceReason.NOT_PRE_REPLAY
