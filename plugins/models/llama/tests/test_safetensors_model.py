@@ -38,11 +38,11 @@ def describe(folder, **options):
     ids=["plain", "tied", "llama3", "mistral"],
 )
 def test_logits_equal_those_of_transformers(files, load, dense, facts, tied):
-    from transformers import AutoModelForCausalLM
+    transformers = pytest.importorskip("transformers")
 
     config = attrs.evolve(files.config, tied=tied)
     folder = files.safetensors(config=config, **facts)
-    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.inference_mode():
         expected = theirs(torch.tensor([PROMPT])).logits[0]
     ours = dense(load(Safetensors, str(folder), torch.float32))
