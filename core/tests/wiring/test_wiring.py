@@ -261,5 +261,5 @@ def test_a_page_larger_than_the_context_is_refused():
     from warcore import Engine, EngineConfig
     from warcore.errors import ConfigError
 
-    with pytest.raises(ConfigError, match="--page-size 1000: .* context of 64"):
+    with pytest.raises(ConfigError, match=r"--page-size 1000: .* context of 64"):
         Engine(EngineConfig(model=Toy, backend=RowMajor, dtype="float32", page_size=1000))
