@@ -105,9 +105,7 @@ def run(fence: str, *, reads_late: bool = False, steps: int = 12) -> list[Span]:
         setattr(core, name, _timed(getattr(core, name), what, us, device, spans))
     params = SamplingParams(max_new_tokens=steps, ignore_eos=True)
     tokenizer = assembly.model.tokenizer
-    core.waiting.append(
-        Request.new(0, None, [1, 2], params, tokenizer=tokenizer, max_context=64, seed=0)
-    )
+    core.add(Request.new(0, None, [1, 2], params, tokenizer=tokenizer, max_context=64, seed=0))
     while core.has_work:
         assembly.loop(core)
     device.close()

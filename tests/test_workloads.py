@@ -14,6 +14,7 @@ import random
 from functools import cache
 
 import pytest
+import torch
 
 from warcore import Engine, EngineConfig, SamplingParams
 
@@ -59,6 +60,15 @@ def request(draw):
     arrival = draw.choice([0, 0, 0, draw.randrange(20)])
     abort = arrival + draw.randrange(15) if draw.random() < 0.2 else None
     return prompt, SamplingParams(**params), arrival, abort
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tensors this small are not worth a second thread, which would only be waited for."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @cache

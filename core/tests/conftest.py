@@ -1,4 +1,4 @@
-"""A directory of fake distributions, and warcore run against nothing but that directory."""
+"""Fake distributions, warcore run against nothing but them, and one core for all toys."""
 
 from __future__ import annotations
 
@@ -122,3 +122,14 @@ def dependencies(tmp_path_factory) -> Path:
 @pytest.fixture
 def site(tmp_path, dependencies) -> Site:
     return Site(tmp_path / "site", dependencies)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_core():
+    """Toys are too small to share among cores, which others may be using."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

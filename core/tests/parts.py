@@ -14,11 +14,11 @@ from warcore import Engine, EngineConfig, ForwardBatch, ForwardMode, Output, Sha
 from warcore.device import EventRing
 from warcore.device.host import HostDevice
 from warcore.fence import ReadFence
+from warcore.hooks import read_scope
 from warcore.launch import Entry, Launch, StepInputs
 from warcore.runner import ModelRunner
 from warcore.sampling import SamplingBatch
 from warcore.scope import EngineScope
-from warcore.wiring import read_scope
 
 TABLES = json.loads(
     (Path(__file__).parents[2] / "tests/vectors/fence_tables.json").read_text(encoding="utf-8")
@@ -77,7 +77,7 @@ def held(ring):
 
 def rings(engine):
     """The event rings of a running engine: the target's read-done ring and the done ring."""
-    step = engine._assembly.scheduler._step
+    step = engine._assembly.scheduler.launcher._step
     return step._target._ring, step._done
 
 
@@ -122,7 +122,7 @@ def launch_of(mode, fence=None, size=1):
     ones, zeros = torch.ones_like(rows), torch.zeros_like(rows)
     return Launch(
         mode=mode,
-        entries=[Entry(None, 1, 1, samples=True)] * size,
+        entries=[Entry(None, 1, None, 1, 1, samples=True)] * size,
         max_seq_len=1,
         inputs=StepInputs(rows, None, None, None)
         if mode is ForwardMode.DECODE

@@ -283,3 +283,9 @@ def test_uniforms_are_the_same_bits_on_a_gpu():
     seeds, positions = torch.arange(1000) * 977, torch.arange(1000)
     on_gpu = uniform(seeds.cuda(), positions.cuda(), torch.float32)
     assert torch.equal(on_gpu.cpu(), uniform(seeds, positions, torch.float32))
+
+
+def test_logits_that_are_no_numbers_give_an_id_that_exists():
+    logits = torch.full((1, VOCAB), math.nan)
+    got = sample(logits, batch_of([SamplingParams(temperature=1.0)], [1]), torch.tensor([3]))
+    assert 0 <= int(got) < VOCAB

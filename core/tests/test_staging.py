@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from warcore.device.host import host_device
-from warcore.staging import StagingRing, float_words
+from warcore.staging import Block, StagingRing
 
 
 def words(*values):
@@ -44,12 +44,22 @@ def test_putting_nothing_is_an_empty_tensor(device):
     assert StagingRing(device, device.stream("schedule")).put(words()).shape == (0,)
 
 
-def test_doubles_keep_every_bit(device):
+def test_the_columns_of_a_block_cross_in_one_copy_and_doubles_keep_every_bit(device):
     values = [0.1, -0.0, 1e308, 5e-324]
-    ring = StagingRing(device, device.stream("schedule"))
-    staged = ring.put(float_words(values))
+    copies = []
+    ring = StagingRing(device, device.stream("schedule"), submitted=copies.append)
+    block = Block(16, device)
+    rows, floats = block.integers([7, 8]), block.column(values, torch.float32)
+    block.ship(ring)
     device.synchronize()
-    assert staged.view(torch.float64).tolist() == values
+    assert (rows.tolist(), floats.tolist()) == ([7, 8], values)
+    assert len(copies) == 1
+
+
+def test_an_empty_block_sends_nothing(device):
+    copies = []
+    Block(4, device).ship(StagingRing(device, device.stream("schedule"), submitted=copies.append))
+    assert not copies
 
 
 def test_a_ring_that_is_not_full_never_stalls(device):

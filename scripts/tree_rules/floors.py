@@ -15,7 +15,7 @@ FLOORS: Final = (
     "registry installed records description probe device shared staging",
     "batch request transcript pools memory relay model backend scope fence gates",
     "runner step launch spec sampling",
-    "hooks wiring plan config scheduler assembly",
+    "hooks wiring plan config launcher scheduler assembly",
     "engine cli testkit",
 )
 """Modules and packages of core/src/warcore, lowest floor first. One line each in the docs too."""

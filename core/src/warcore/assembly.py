@@ -11,7 +11,9 @@ from warcore.backend import AttentionBackend, BackendContext
 from warcore.contract import GraphKind
 from warcore.device import open_device
 from warcore.device.ring import EventRing
-from warcore.errors import PluginError, WarcoreError
+from warcore.errors import PluginError, blame
+from warcore.hooks import read_engine_scope, read_scope
+from warcore.launcher import Launcher
 from warcore.memory import plan_memory
 from warcore.model import ModelContext
 from warcore.relay import Relay
@@ -20,7 +22,7 @@ from warcore.scheduler import Limits, Scheduler, normal_loop, overlap_loop
 from warcore.shared import SharedBuffers
 from warcore.staging import StagingRing
 from warcore.step import Step
-from warcore.wiring import choose, read_engine_scope, read_scope
+from warcore.wiring import choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from warcore.config import EngineConfig
     from warcore.device import Device, Stream
     from warcore.model import Model
+    from warcore.scope import EngineScope, Scope
     from warcore.spec import SpecAlgorithm
     from warcore.wiring import Choices
 
@@ -38,12 +41,14 @@ if TYPE_CHECKING:
 class Assembly:
     """The parts of a running engine."""
 
+    config: EngineConfig
     device: Device
     model: Model
     choices: Choices
     limits: Limits
     scheduler: Scheduler
     loop: Callable[[Scheduler], None]
+    """One iteration of the loop that the config names."""
 
     def describe(self) -> dict[str, Any]:
         """Facts for people and scripts."""
@@ -54,7 +59,7 @@ class Assembly:
             "device": str(choices.spec.device),
             "host": getattr(self.device, "mode", None),
             "dtype": str(choices.spec.dtype).removeprefix("torch."),
-            "loop": self.loop.__name__.removesuffix("_loop"),
+            "loop": self.config.loop,
             "page_size": limits.page_size,
             "kv_pages": limits.pages,
             "context_length": limits.max_context,
@@ -62,6 +67,21 @@ class Assembly:
             "prefill_chunk": limits.prefill_chunk,
             "mixed": limits.mixed,
         }
+
+
+@attrs.frozen(eq=False)
+class Wired:
+    """Everything but the weights: the plugins are alive and have said where their reads end."""
+
+    device: Device
+    choices: Choices
+    limits: Limits
+    schedule: Stream
+    forward: Stream
+    shared: SharedBuffers
+    backend: AttentionBackend
+    scope: Scope
+    engine_scope: EngineScope
 
 
 def assemble(
@@ -72,32 +92,35 @@ def assemble(
     algorithm: SpecAlgorithm | None = None,
     stagers: Mapping[str, object] | None = None,
 ) -> Assembly:
-    """Wire, load and connect what `config` names.
+    """Wire, load and connect what `config` names; the weights come last.
 
     device: one that is open already, in place of what the config names; the assembly owns it.
     """
     device = device or open_device(config.device, config.host)
     try:
-        return _assemble(config, device, progress, algorithm, stagers)
+        wired = wire(config, device, algorithm, stagers)
+        assembly = connect(config, wired, _load_model(wired.choices, progress))
+        # Whatever was filled on the way here is there before the first step on any stream.
+        device.synchronize()
     except BaseException:
         device.close()
         raise
+    return assembly
 
 
-def _assemble(
+def wire(
     config: EngineConfig,
     device: Device,
-    progress: Callable[[int, int], None] | None,
-    algorithm: SpecAlgorithm | None,
-    stagers: Mapping[str, object] | None,
-) -> Assembly:
+    algorithm: SpecAlgorithm | None = None,
+    stagers: Mapping[str, object] | None = None,
+) -> Wired:
+    """Choose, build and ask the plugins. Loads no weights."""
     choices = choose(config, device.torch_device)
-    memory = plan_memory(config, choices)
     limits = Limits(
         max_running=config.max_running_requests,
         max_context=choices.spec.max_context,
         page_size=choices.spec.page_size,
-        pages=memory.pages,
+        pages=plan_memory(config, choices).pages,
         prefill_chunk=config.prefill_chunk,
         mixed=config.mixed,
     )
@@ -109,51 +132,57 @@ def _assemble(
         context=limits.max_context,
         page_size=limits.page_size,
     )
-    model = _load_model(choices, progress)
     backend = _make_backend(choices, device, forward, shared, limits)
-    engine_scope = read_engine_scope(algorithm, stagers)
-    runner = ModelRunner(
-        model,
+    return Wired(
+        device,
+        choices,
+        limits,
+        schedule,
+        forward,
+        shared,
         backend,
         read_scope(choices.backend_name, backend, algorithm),
-        engine_scope,
+        read_engine_scope(algorithm, stagers),
+    )
+
+
+def connect(config: EngineConfig, wired: Wired, model: Model) -> Assembly:
+    """Put the runner, the step and the scheduler around the model."""
+    device, limits = wired.device, wired.limits
+    runner = ModelRunner(
+        model,
+        wired.backend,
+        wired.scope,
+        wired.engine_scope,
         EventRing(device, depth=2),
         prefill_read_done=config.prefill_read_done,
     )
-    relay = Relay(limits.max_running, device.torch_device)
     step = Step(
         runner,
-        engine_scope,
-        tables=shared.tables,
-        relay=relay,
-        done=EventRing(device, depth=3),
+        wired.engine_scope,
+        tables=wired.shared.tables,
+        relay=Relay(limits.max_running, device.torch_device),
+        done=EventRing(device, depth=2),
         max_tokens=limits.prefill_chunk + limits.max_running,
     )
-    scheduler = Scheduler(
+    launcher = Launcher(
         device,
-        schedule,
-        forward,
-        shared=shared,
+        wired.schedule,
+        wired.forward,
+        shared=wired.shared,
         step=step,
-        limits=limits,
         forced_coarse=config.fence == "coarse",
     )
+    scheduler = Scheduler(launcher, limits, wired.shared.place)
     loop = overlap_loop if config.loop == "overlap" else normal_loop
-    return Assembly(device, model, choices, limits, scheduler, loop)
+    return Assembly(config, device, model, wired.choices, limits, scheduler, loop)
 
 
 def _load_model(choices: Choices, progress: Callable[[int, int], None] | None) -> Model:
     spec = choices.spec
     context = ModelContext(spec.device, spec.dtype, choices.model_options, progress)
-    try:
+    with blame(f"model {choices.family.__name__}", f"load({choices.ref!r})"):
         return choices.family.load(choices.ref, context)
-    except WarcoreError:
-        raise
-    except Exception as error:
-        raise PluginError(
-            f"{choices.family.__name__} could not load {choices.ref}: {error!r}",
-            next="run with --debug for the traceback",
-        ) from error
 
 
 def _make_backend(
@@ -172,15 +201,8 @@ def _make_backend(
         static=statics.static,
         stage=statics.stage,
     )
-    try:
+    with blame(f"backend {choices.backend_name}", "__init__"):
         backend: AttentionBackend = forward.submit(choices.backend, context).result()
-    except WarcoreError:
-        raise
-    except Exception as error:
-        raise PluginError(
-            f"backend {choices.backend_name} could not be built: {error!r}",
-            next="run with --debug for the traceback",
-        ) from error
     return backend
 
 

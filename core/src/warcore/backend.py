@@ -7,7 +7,7 @@ step.** A backend says where its last read of `ctx.shared` ends; the core fences
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from warcore.batch import ForwardBatch
     from warcore.model import Layer
+    from warcore.shared import SharedTables
 
 
 @attrs.frozen
@@ -51,21 +52,6 @@ class AttentionSpec:
     """"target" or "draft"."""
 
 
-class SharedView(Protocol):
-    """The live shared buffers, for reading."""
-
-    @property
-    def req_to_token(self) -> torch.Tensor:
-        """[rows, max_context or more] i32: the KV slot of each position of each row's sequence.
-
-        A row is whole pages wide.
-        """
-
-    @property
-    def full_to_swa(self) -> torch.Tensor | None:
-        """[slots] i32: the window pool's slot of each full slot; None without window pools."""
-
-
 @attrs.frozen(eq=False)
 class BackendContext:
     """What a backend is built from. Fields are only ever added; authors never build one."""
@@ -75,7 +61,7 @@ class BackendContext:
     """Upper bound of B, padding included."""
     max_tokens: int
     """Upper bound of T, padding included."""
-    shared: SharedView
+    shared: SharedTables
     """LIVE: reading it after the declared end is the mistake that this project exists for."""
     kv: Sequence[Mapping[str, torch.Tensor]]
     """kv[layer][name]: [pages, *shape] of `kv_cache`. The core owns it."""

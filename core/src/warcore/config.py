@@ -43,6 +43,8 @@ class EngineConfig:
 
     model: str | type[ModelFamily]
     """A registered name, NAME:ARGUMENT or a path; or a ModelFamily class of your own."""
+    model_ref: str = ""
+    """What a class of your own shall recognise and load; empty: its name."""
     backend: str | type[AttentionBackend] | None = None
     """A registered name or a class of your own; None: the one that can serve, best rank first."""
     dtype: str = attrs.field(default="bfloat16", validator=_one_of(*DTYPES))

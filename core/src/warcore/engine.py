@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -67,10 +68,8 @@ class Engine:
         self.config = config
         self._assembly: Assembly = assemble(config, progress=progress)
         self._requests: dict[int, Request] = {}
-        self._shown: dict[int, str] = {}
         self._undelivered: list[RequestOutput] = []
         self._next_id = 0
-        self._tokens = 0
         self._seconds = 0.0
         self._closed = False
 
@@ -105,7 +104,7 @@ class Engine:
         results: dict[int, RequestOutput] = {}
         for output in self._run(prompts, params, system=system, raw=raw, streams=False):
             results[output.index] = output
-        return [results[index] for index in sorted(results)]
+        return [results[place] for place in sorted(results)]
 
     def stream(
         self,
@@ -121,17 +120,6 @@ class Engine:
         """
         return self._run(prompts, params, system=system, raw=raw, streams=True)
 
-    def completed(
-        self,
-        prompts: str | Sequence[str | Sequence[int]],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        system: str | None = None,
-        raw: bool = False,
-    ) -> Iterator[RequestOutput]:
-        """Finished outputs in the order in which they finish."""
-        return self._run(prompts, params, system=system, raw=raw, streams=False)
-
     def _run(
         self, prompts: Any, params: Any, *, system: str | None, raw: bool, streams: bool
     ) -> Iterator[RequestOutput]:
@@ -139,12 +127,12 @@ class Engine:
         each = _one_each(params, len(texts))
         index_of: dict[int, int] = {}
         try:
-            for index, (prompt, one) in enumerate(zip(texts, each, strict=True)):
+            for place, (prompt, one) in enumerate(zip(texts, each, strict=True)):
                 try:
                     number = self.add_request(prompt, one, system=system, raw=raw, stream=streams)
-                    index_of[number] = index
+                    index_of[number] = place
                 except RequestError as error:  # noqa: PERF203  one bad prompt stops no other
-                    yield _refused(index, prompt, error)
+                    yield _refused(place, prompt, error)
             while index_of:
                 outputs = self.step()
                 # Somebody else's outputs wait for their next call of `step`.
@@ -193,11 +181,7 @@ class Engine:
         )
         self._check_fits(request)
         self._requests[number] = request
-        if request.limit <= 0:
-            request.finish(FinishReason.LENGTH)
-            self._assembly.scheduler.news.append(request)
-        else:
-            self._assembly.scheduler.waiting.append(request)
+        self._assembly.scheduler.add(request)
         return number
 
     def abort(self, number: int) -> None:
@@ -242,15 +226,15 @@ class Engine:
         scheduler = self._assembly.scheduler
         return {
             "steps": scheduler.steps,
-            "tokens": self._tokens,
+            "tokens": scheduler.tokens,
             "seconds": self._seconds,
-            "tokens_per_second": self._tokens / self._seconds if self._seconds else 0.0,
+            "tokens_per_second": scheduler.tokens / self._seconds if self._seconds else 0.0,
             "retracts": scheduler.retracts,
-            "staging_stalls": scheduler.staging_stalls,
+            "staging_stalls": scheduler.launcher.staging_stalls,
             "fences": [
                 {"mode": mode.value, "reason": reason.value, "count": count}
                 for (mode, reason), count in sorted(
-                    scheduler.counters.counts.items(), key=lambda item: str(item[0])
+                    scheduler.launcher.counters.counts.items(), key=lambda item: str(item[0])
                 )
             ],
         }
@@ -266,23 +250,24 @@ class Engine:
             raise WarcoreError("this engine is closed", next="make a new Engine")
 
     def _encode(self, prompt: str | Sequence[int], *, system: str | None, raw: bool) -> list[int]:
-        tokenizer = self._assembly.model.tokenizer
-        if not isinstance(prompt, str):
-            ids = list(prompt)
-            bad = [i for i in ids if not 0 <= i < self._assembly.model.info.vocab_size]
-            if bad:
-                raise RequestError(f"token id {bad[0]} is not in the model's vocabulary")
-        else:
-            try:
-                ids = tokenizer.encode(prompt) if raw else tokenizer.chat(prompt, system)
-            except WarcoreError as error:
-                raise RequestError(error.what, next=error.next) from error
-            except Exception as error:
-                what = f"the tokenizer could not encode the prompt: {type(error).__name__}: {error}"
-                raise RequestError(what, next="run with --debug for the traceback") from error
+        ids = self._tokenize(prompt, system, raw=raw) if isinstance(prompt, str) else _ids(prompt)
+        vocab = self._assembly.choices.info.vocab_size
+        bad = [i for i in ids if not 0 <= i < vocab]
+        if bad:
+            raise RequestError(f"token id {bad[0]} is not in the model's vocabulary of {vocab}")
         if not ids:
             raise RequestError("the prompt is empty: there is nothing to continue")
         return ids
+
+    def _tokenize(self, prompt: str, system: str | None, *, raw: bool) -> list[int]:
+        tokenizer = self._assembly.model.tokenizer
+        try:
+            return list(tokenizer.encode(prompt) if raw else tokenizer.chat(prompt, system))
+        except WarcoreError as error:
+            raise RequestError(error.what, next=error.next) from error
+        except Exception as error:
+            what = f"the tokenizer could not encode the prompt: {type(error).__name__}: {error}"
+            raise RequestError(what, next="run with --debug for the traceback") from error
 
     def _check_fits(self, request: Request) -> None:
         limits = self._assembly.limits
@@ -303,12 +288,10 @@ class Engine:
 
     def _output(self, request: Request) -> RequestOutput:
         text = request.transcript.text if request.finished else request.transcript.visible()
-        delta = text[len(self._shown.get(request.id, "")) :]
-        self._shown[request.id] = text
+        delta = text[request.shown :]
+        request.shown = max(request.shown, len(text))
         if request.finished:
-            self._tokens += len(request.output_ids)
             self._requests.pop(request.id, None)
-            self._shown.pop(request.id, None)
         error = request.error
         return RequestOutput(
             index=request.id,
@@ -334,10 +317,21 @@ def _one_each(params: Any, count: int) -> list[SamplingParams | None]:
     return each
 
 
-def _refused(index: int, prompt: Any, error: RequestError) -> RequestOutput:
+def _refused(place: int, prompt: Any, error: RequestError) -> RequestOutput:
     text = prompt if isinstance(prompt, str) else None
     reason = FinishReason.ERROR.value
-    return RequestOutput(index, text, [], [], "", "", reason, error=_line(error), cause=error)
+    return RequestOutput(place, text, [], [], "", "", reason, error=_line(error), cause=error)
+
+
+def _ids(prompt: object) -> list[int]:
+    """A prompt that is no text as token ids."""
+    try:
+        return [index(i) for i in prompt]  # type: ignore[attr-defined]
+    except TypeError as error:
+        raise RequestError(
+            f"a prompt is a text or a list of token ids, not {prompt!r}",
+            next="generate(['text', [1, 2, 3]])",
+        ) from error
 
 
 def _line(error: BaseException) -> str:

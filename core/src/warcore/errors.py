@@ -62,7 +62,7 @@ def blame(who: str, what: str) -> Iterator[None]:
         yield
     except WarcoreError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(
             f"{who}: {what} raised {error!r}", next="run with --debug for the traceback"
         ) from error

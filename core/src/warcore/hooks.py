@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.errors import WiringError
 from warcore.hookspecs import ANSWERED_BY, PROJECT, EngineHooks, ScopeHooks
-from warcore.scope import BoundHook
+from warcore.scope import BoundHook, EngineScope, Reader, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pluggy import HookimplOpts
+
+    from warcore.backend import AttentionBackend
+    from warcore.spec import SpecAlgorithm
 
 ARGUMENTS = {
     hook: tuple(inspect.signature(getattr(owner, hook)).parameters)[1:]
@@ -47,6 +51,86 @@ class _Hooks(pluggy.PluginManager):
             "trylast": False,
             "specname": None,
         }
+
+
+def read_scope(backend_name: str, backend: AttentionBackend, algorithm: Any = None) -> Scope:
+    """Ask a runner's readers, once. WiringError for a bad vote, a misspelt or misplaced hook."""
+    plugins = {f"backend:{backend_name}": backend}
+    if algorithm is not None:
+        plugins[f"spec_algo:{type(algorithm).__name__}"] = algorithm
+    hooks = read_hooks(plugins)
+    snapshots = {hook.plugin: hook for hook in hooks["prepare_prefill_shared_read_snapshot"]}
+    voters = {hook.plugin: hook for hook in hooks["shared_read_ends"]}
+    readers = []
+    for plugin in plugins:
+        mandatory = plugin.startswith("backend:")
+        votes = take_votes(plugin, voters[plugin], mandatory=mandatory) if plugin in voters else {}
+        readers.append(Reader(plugin, votes, snapshots.get(plugin)))
+    return Scope.of(tuple(readers))
+
+
+def read_engine_scope(
+    algorithm: SpecAlgorithm | None = None, stagers: Mapping[str, object] | None = None
+) -> EngineScope:
+    """Ask the algorithm and the stagers, once."""
+    plugins: dict[str, object] = {f"stager:{name}": s for name, s in (stagers or {}).items()}
+    if algorithm is not None:
+        plugins[f"spec_algo:{type(algorithm).__name__}"] = algorithm
+    hooks = read_hooks(plugins)
+    answers = [(hook.plugin, _stager(hook)) for hook in hooks["prefill_shared_read_stager"]]
+    return EngineScope(
+        later_prefill_reader=algorithm is not None and algorithm.later_prefill_reader,
+        owners=tuple(hooks["last_shared_read_runner"]),
+        stagers=tuple((plugin, answer) for plugin, answer in answers if answer is not None),
+    )
+
+
+def _stager(hook: BoundHook) -> Callable[..., Any] | None:
+    """What one stager answers, once."""
+    where = f"{hook.plugin}: prefill_shared_read_stager"
+    try:
+        answer: Callable[..., Any] | None = hook()
+    except Exception as error:
+        raise WiringError(f"{where} raised {error!r}", next="return a callable, or None") from error
+    if answer is not None and not callable(answer):
+        raise WiringError(
+            f"{where} returned {answer!r}", next="return a callable that takes the batch, or None"
+        )
+    return answer
+
+
+def take_votes(
+    plugin: str, hook: BoundHook, *, mandatory: bool
+) -> dict[ForwardMode, SharedReadEnds]:
+    """Ask one reader for every mode. WiringError for a bad vote: it must never reach a step.
+
+    mandatory: the backend's vote is total; another reader may answer None where it reads nothing.
+    """
+    votes = {}
+    for mode in ForwardMode:
+        where = f"{plugin}: shared_read_ends({mode.name})"
+        try:
+            vote = hook(forward_mode=mode)
+            again = hook(forward_mode=mode)
+        except Exception as error:
+            raise WiringError(
+                f"{where} raised {error!r}",
+                next="answer every ForwardMode without reading anything",
+            ) from error
+        if vote is None and not mandatory:
+            continue
+        if not isinstance(vote, SharedReadEnds):
+            raise WiringError(
+                f"{where} returned {vote!r}, which is no SharedReadEnds",
+                next="return PRE_REPLAY, IN_REPLAY, POST_REPLAY or UNKNOWN for every mode",
+            )
+        if again is not vote:
+            raise WiringError(
+                f"{where} returned {vote.name}, then {again!r}: a vote must be pure",
+                next="decide per batch in prepare_prefill_shared_read_snapshot instead",
+            )
+        votes[mode] = vote
+    return votes
 
 
 def read_hooks(plugins: Mapping[str, object]) -> dict[str, list[BoundHook]]:

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 @attrs.frozen(eq=False)
 class Entry:
-    """One request's part in a step."""
+    """One request's part in a step, as it was decided: the request itself moves on."""
 
     request: Request
-    attempt: int
+    row: int
+    start: int | None
+    """Tokens computed before this step; None: a decode, and the relay knows."""
     tokens: int
     """New tokens it computes."""
+    bound: int
+    """At most so many tokens are in the sequence after the step."""
     samples: bool
     """Whether its sampled token counts: True unless it is a chunk that is not the last."""
 
@@ -70,5 +74,7 @@ class Launch:
     """The step's batch and outputs, kept alive until it is collected."""
     error: BaseException | None = None
     """Why the forward failed, if it did; set before `pending` is done."""
+    block: torch.Tensor | None = None
+    """What crossed to the device for it; columns of it are its inputs."""
     write_error: BaseException | None = None
     """The schedule-stream failure that the forward met; ends the engine."""

@@ -29,9 +29,8 @@ class FinishReason(enum.Enum):
 class Request:
     """Host state of one request.
 
-    The host knows the settled tokens; up to two launches may be on their way beyond them. What
-    the device has computed or will have is `computed`; what it has sampled or will have is
-    `sampled`.
+    The host knows the settled tokens; up to two launches may be on their way beyond them. How
+    far the device has come, or will have, follows from both.
     """
 
     id: int
@@ -47,15 +46,16 @@ class Request:
     streams: bool = False
     """Whether somebody wants to hear of every token."""
     row: int = 0
-    """Its row of the shared buffers while it runs; 0 otherwise."""
+    """Its row of the shared buffers while anything is left to launch for it; else 0."""
     pages: list[int] = attrs.field(factory=list)
-    attempt: int = 0
-    """How often it was admitted; results are matched by (request, attempt)."""
     prefill_ids: list[int] = attrs.field(factory=list)
     """What this attempt prefills: the prompt, and what was produced before a retract."""
-    computed: int = 0
-    in_flight: int = 0
-    """Tokens launched in this attempt whose results the host does not have."""
+    prefilled: int = 0
+    """How many of them have been launched."""
+    pending: int = 0
+    """Launches whose sampled token the host does not have yet."""
+    shown: int = 0
+    """Characters of its text that were reported."""
     finish_reason: FinishReason | None = None
     error: BaseException | None = None
 
@@ -106,20 +106,32 @@ class Request:
     @property
     def prefilling(self) -> bool:
         """Whether chunks of this attempt are still to be launched."""
-        return self.computed < len(self.prefill_ids)
+        return self.prefilled < len(self.prefill_ids)
 
     @property
     def sampled(self) -> int:
-        """Tokens produced, those in flight included."""
-        return len(self.output_ids) + self.in_flight
+        """Tokens produced, those on their way included."""
+        return len(self.output_ids) + self.pending
+
+    @property
+    def written(self) -> int:
+        """Tokens whose keys and values are computed or on their way."""
+        if self.prefilling:
+            return self.prefilled
+        # The newest token is sampled, but it is computed only by the step that takes it as input.
+        return len(self.prompt_ids) + self.sampled - 1
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything it may ever produce has been launched."""
+        return not self.prefilling and self.sampled >= self.limit
 
     def start(self, row: int) -> None:
         """Admitted: a fresh attempt from the settled tokens, in `row`."""
-        assert not self.in_flight, "results of an earlier attempt are still on their way"
+        assert not self.pending, "results of an earlier attempt are still on their way"
         self.row = row
-        self.attempt += 1
         self.prefill_ids = self.prompt_ids + self.output_ids
-        self.computed = 0
+        self.prefilled = 0
 
     def accept(self, token: int) -> None:
         """Append a settled token, and finish if it ends the answer. Raises what decoding raises."""

@@ -118,7 +118,7 @@ class SamplingBatch:
     """The parameters of B rows on the device. A tensor that no row needs is None."""
 
     temperature: torch.Tensor | None = None
-    """[B] f32; None: every row is greedy, and one argmax is all that is computed."""
+    """[B] floats; None: every row is greedy, and one argmax is all that is computed."""
     seed: torch.Tensor | None = None
     """[B] i64; None with `temperature`."""
     top_k: torch.Tensor | None = None
@@ -128,9 +128,9 @@ class SamplingBatch:
     every_k: bool = False
     """Whether every row that draws has a top-k."""
     top_p: torch.Tensor | None = None
-    """[B] f32, 1: off for the row."""
+    """[B] floats, 1: off for the row."""
     min_p: torch.Tensor | None = None
-    """[B] f32, 0: off for the row."""
+    """[B] floats, 0: off for the row."""
 
     @property
     def greedy(self) -> bool:
@@ -194,6 +194,8 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, positions: torch.Tensor) 
     # Below the total even after rounding, so that the token found has a probability.
     target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
     drawn = torch.searchsorted(cdf, target, right=True).squeeze(1)
+    # NOTE: logits that are no numbers find no token; an id out of range would fail everybody.
+    drawn = drawn.clamp(max=logits.shape[1] - 1)
     return torch.where(greedy, likeliest, drawn)
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from warcore.contract import ForwardMode, SharedReadEnds
-from warcore.errors import WiringError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,37 +68,3 @@ class EngineScope:
     owners: tuple[BoundHook, ...] = ()
     stagers: tuple[tuple[str, Callable[..., Any]], ...] = ()
     """(plugin, callable) of every stager that answered at wiring."""
-
-
-def take_votes(
-    plugin: str, hook: BoundHook, *, mandatory: bool
-) -> dict[ForwardMode, SharedReadEnds]:
-    """Ask one reader for every mode. WiringError for a bad vote: it must never reach a step.
-
-    mandatory: the backend's vote is total; another reader may answer None where it reads nothing.
-    """
-    votes = {}
-    for mode in ForwardMode:
-        where = f"{plugin}: shared_read_ends({mode.name})"
-        try:
-            vote = hook(forward_mode=mode)
-            again = hook(forward_mode=mode)
-        except Exception as error:
-            raise WiringError(
-                f"{where} raised {error!r}",
-                next="answer every ForwardMode without reading anything",
-            ) from error
-        if vote is None and not mandatory:
-            continue
-        if not isinstance(vote, SharedReadEnds):
-            raise WiringError(
-                f"{where} returned {vote!r}, which is no SharedReadEnds",
-                next="return PRE_REPLAY, IN_REPLAY, POST_REPLAY or UNKNOWN for every mode",
-            )
-        if again is not vote:
-            raise WiringError(
-                f"{where} returned {vote.name}, then {again!r}: a vote must be pure",
-                next="decide per batch in prepare_prefill_shared_read_snapshot instead",
-            )
-        votes[mode] = vote
-    return votes

@@ -22,7 +22,10 @@ class SharedTables:
     """The readers' view of the shared buffers: live memory."""
 
     req_to_token: torch.Tensor
-    """[rows + 1, context] i32; row 0 is the padding row and points at slot 0."""
+    """[rows + 1, max_context or more] i32: the KV slot of each position of each row's sequence.
+
+    Row 0 is the padding row and points at slot 0. A row is whole pages wide.
+    """
     full_to_swa: torch.Tensor | None = None
     """[slots] i32; None without sliding-window pools."""
 

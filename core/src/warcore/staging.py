@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import torch
 
@@ -51,8 +51,10 @@ class StagingRing:
         self._next = 0
         self.stalls = 0
 
-    def put(self, words: array[int]) -> torch.Tensor:
+    def put(self, words: array[int], target: torch.Tensor | None = None) -> torch.Tensor:
         """A device tensor [len(words)] i64 that holds `words` once `stream` has come this far.
+
+        target: the tensor to fill; the caller keeps it alive until the copy has run.
 
         Never blocks unless all slots are in use. From the host, or from work of `stream` itself.
         """
@@ -60,7 +62,8 @@ class StagingRing:
 
         slot = self._vacant(len(words))
         slot.window[: len(words)] = words
-        target = torch.empty(len(words), dtype=torch.int64, device=self._device.torch_device)
+        if target is None:
+            target = torch.empty(len(words), dtype=torch.int64, device=self._device.torch_device)
         if self._device.current_stream() is self._stream:
             _copy(target, slot.memory)
         else:
@@ -93,8 +96,32 @@ def _copy(target: torch.Tensor, memory: torch.Tensor) -> None:
     target.copy_(memory[: target.shape[0]], non_blocking=True)
 
 
-def float_words(values: list[float]) -> array[int]:
-    """The bits of doubles as 64-bit words; read back with `.view(torch.float64)`."""
-    words = array("q")
-    words.frombytes(array("d", values).tobytes())
-    return words
+class Block:
+    """Host values on their way to the device: columns of one tensor, filled by one copy."""
+
+    def __init__(self, capacity: int, device: Device) -> None:
+        import torch
+
+        self.words = array("q")
+        self.tensor = torch.empty(capacity, dtype=torch.int64, device=device.torch_device)
+
+    def integers(self, values: Iterable[int]) -> torch.Tensor:
+        """`values` as a column: a view [len(values)] i64 of the block."""
+        start = len(self.words)
+        self.words.extend(values)
+        return self.tensor[start : len(self.words)]
+
+    def column(self, values: list[int] | list[float], dtype: torch.dtype) -> torch.Tensor:
+        """A column of int64, or of float64 for any floating dtype."""
+        import torch
+
+        if not dtype.is_floating_point:
+            return self.integers(map(int, values))
+        words = array("q")
+        words.frombytes(array("d", values).tobytes())
+        return self.integers(words).view(torch.float64)
+
+    def ship(self, ring: StagingRing) -> None:
+        """Send what the columns hold."""
+        if self.words:
+            ring.put(self.words, self.tensor)

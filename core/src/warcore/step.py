@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING
 
 from warcore.batch import ForwardBatch
@@ -52,8 +53,11 @@ class Step:
         try:
             self._check_writes(launch)
             self._forward(launch)
-        except Exception as error:  # noqa: BLE001  whatever a plugin raises ends this launch only
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin ends its own launch only
             launch.error = error
+            # The error outlives the step; what its frames hold of the forward must not.
+            traceback.clear_frames(error.__traceback__)
+            launch.keep = None
             self._void(launch)
         finally:
             launch.copied = self._done.record()

@@ -1,7 +1,7 @@
 """Wiring: names and installed plugins become one set of choices that fit, or one error.
 
-`choose` decides and allocates nothing; `read_scope` and `read_engine_scope` turn living plugins
-into what the fence needs. The reasons of everything that does not fit are shown together.
+`choose` decides and allocates nothing. The reasons of everything that does not fit are shown
+together.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import attrs
 
 from warcore.backend import AttentionBackend, AttentionSpec
 from warcore.errors import ConfigError, ModelError, PluginError, WiringError, blame
-from warcore.hooks import read_hooks
 from warcore.options import parse_options
 from warcore.registry import PluginRecord, candidates, find_plugins, load, select
-from warcore.scope import BoundHook, EngineScope, Reader, Scope, take_votes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
     from warcore.config import EngineConfig
     from warcore.model import ModelFamily, ModelInfo
-    from warcore.spec import SpecAlgorithm
 
 DEFAULT_PAGE_SIZE = 16
 
@@ -61,17 +58,18 @@ def choose(config: EngineConfig, device: torch.device) -> Choices:
     dtype: torch.dtype = getattr(torch, config.dtype)
     context = _context(config, info)
 
+    q_heads, kv_heads, head_dim = _layer_sizes(info)
+
     def spec_for(page_size: int) -> AttentionSpec:
-        layers = info.layers
         return AttentionSpec(
-            q_heads=layers[0].q_heads,
-            kv_heads=layers[0].kv_heads,
-            head_dim=layers[0].head_dim,
+            q_heads=q_heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
             dtype=dtype,
             kv_dtype=dtype,
             page_size=page_size,
             max_context=context,
-            windows=frozenset(layer.window for layer in layers),
+            windows=frozenset(layer.window for layer in info.layers),
             tree=False,
             device=device,
             role="target",
@@ -105,6 +103,19 @@ def _context(config: EngineConfig, info: ModelInfo) -> int:
     return context
 
 
+def _layer_sizes(info: ModelInfo) -> tuple[int, int, int]:
+    """(q_heads, kv_heads, head_dim) of every layer; one KV pool serves layers of one size."""
+    sizes = {(layer.q_heads, layer.kv_heads, layer.head_dim) for layer in info.layers}
+    if len(sizes) != 1:
+        shown = ", ".join(map(str, sorted(sizes))) or "no layers at all"
+        raise WiringError(
+            f"{info.name} has attention layers of several sizes (q_heads, kv_heads, head_dim): "
+            f"{shown}",
+            next="choose a model whose layers are alike",
+        )
+    return sizes.pop()
+
+
 # ---- models --------------------------------------------------------------------------------------
 
 
@@ -115,7 +126,12 @@ def _find_model(
     if not isinstance(config.model, str):
         family: type[ModelFamily] = load(PluginRecord.of_class("model", config.model))
         name = family.__name__
-        return family, _recognises(name, family, name) or name
+        if not config.model_ref:
+            return family, name
+        canonical = _recognises(name, family, config.model_ref)
+        if canonical is None:
+            raise ModelError(f"{name} does not recognise {config.model_ref!r}")
+        return family, canonical
     ref = config.model
     word = ref.partition(":")[0]
     if any(record.kind == "model" and record.name == word for record in records):
@@ -269,52 +285,3 @@ def _by_owner(options: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 def _options(name: str, cls: Any, given: dict[str, dict[str, str]]) -> object:
     return parse_options(name, cls.Options, given.pop(name, {}))
-
-
-# ---- hooks ---------------------------------------------------------------------------------------
-
-
-def read_scope(backend_name: str, backend: AttentionBackend, algorithm: Any = None) -> Scope:
-    """Ask a runner's readers, once. WiringError for a bad vote, a misspelt or misplaced hook."""
-    plugins = {f"backend:{backend_name}": backend}
-    if algorithm is not None:
-        plugins[f"spec_algo:{type(algorithm).__name__}"] = algorithm
-    hooks = read_hooks(plugins)
-    snapshots = {hook.plugin: hook for hook in hooks["prepare_prefill_shared_read_snapshot"]}
-    voters = {hook.plugin: hook for hook in hooks["shared_read_ends"]}
-    readers = []
-    for plugin in plugins:
-        mandatory = plugin.startswith("backend:")
-        votes = take_votes(plugin, voters[plugin], mandatory=mandatory) if plugin in voters else {}
-        readers.append(Reader(plugin, votes, snapshots.get(plugin)))
-    return Scope.of(tuple(readers))
-
-
-def read_engine_scope(
-    algorithm: SpecAlgorithm | None = None, stagers: Mapping[str, object] | None = None
-) -> EngineScope:
-    """Ask the algorithm and the stagers, once."""
-    plugins: dict[str, object] = {f"stager:{name}": s for name, s in (stagers or {}).items()}
-    if algorithm is not None:
-        plugins[f"spec_algo:{type(algorithm).__name__}"] = algorithm
-    hooks = read_hooks(plugins)
-    answers = [(hook.plugin, _stager(hook)) for hook in hooks["prefill_shared_read_stager"]]
-    return EngineScope(
-        later_prefill_reader=algorithm is not None and algorithm.later_prefill_reader,
-        owners=tuple(hooks["last_shared_read_runner"]),
-        stagers=tuple((plugin, answer) for plugin, answer in answers if answer is not None),
-    )
-
-
-def _stager(hook: BoundHook) -> Callable[..., Any] | None:
-    """What one stager answers, once."""
-    where = f"{hook.plugin}: prefill_shared_read_stager"
-    try:
-        answer: Callable[..., Any] | None = hook()
-    except Exception as error:
-        raise WiringError(f"{where} raised {error!r}", next="return a callable, or None") from error
-    if answer is not None and not callable(answer):
-        raise WiringError(
-            f"{where} returned {answer!r}", next="return a callable that takes the batch, or None"
-        )
-    return answer

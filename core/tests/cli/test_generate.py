@@ -133,7 +133,7 @@ class TestSeveralPrompts:
         step = Engine.step
 
         def failing(self):
-            if self.stats()["tokens"]:
+            if self.stats()["tokens"] > 8:
                 raise OSError("the device fell off")
             return step(self)
 

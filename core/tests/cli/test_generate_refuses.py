@@ -167,5 +167,5 @@ def test_a_model_that_cannot_be_loaded_has_its_traceback_under_debug(generate, t
     monkeypatch.setattr(toys.Toy, "load", broken)
     code, _, err = generate("hi")
     assert (code, "Traceback" in err) == (2, False)
-    assert "Toy could not load toy: KeyError('weights')" in err
+    assert "model Toy: load('toy') raised KeyError('weights')" in err
     assert "in broken\n" in generate("hi", "--debug").err

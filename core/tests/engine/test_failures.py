@@ -298,7 +298,7 @@ def raising(cls, name):
 @pytest.mark.parametrize("method", ["recognises", "describe", "load"])
 def test_a_model_family_that_raises_is_refused_with_the_cause(host, method):
     with pytest.raises(PluginError, match="Broken") as raised:
-        Engine(configured(host=host, model=raising(Toy, method)))
+        Engine(configured(host=host, model=raising(Toy, method), model_ref="toy"))
     assert isinstance(raised.value.__cause__, AuthorError)
 
 

@@ -1,7 +1,7 @@
 """A backend that reads later than it says: seeded schedules find it, and never an honest one.
 
-A late read matters when the row has a new owner before the old one's last result is there. So the
-scheduler here takes rows back with the last launch of their request, not when its result comes.
+A late read matters because the scheduler takes a row back with the last launch of its request,
+while that launch still reads it and its result still counts.
 """
 
 from __future__ import annotations
@@ -13,29 +13,10 @@ import torch
 from parts import all_is_free, engine
 from toys import Inside, Late, RowMajor, ToyTokenizer
 
-import warcore.assembly
 from warcore import SamplingParams, SharedReadEnds
-from warcore.scheduler import Scheduler
 
 SEEDS = 100
 SIZES = {"max_running_requests": 3, "kv_pages": 10, "context_length": 32, "prefill_chunk": 6}
-
-
-class Eager(Scheduler):
-    """Takes row and pages back as soon as nothing is left to launch for their request."""
-
-    def launch(self, entries, *, fenced=True):
-        launch = super().launch(entries, fenced=fenced)
-        for request in [entry.request for entry in entries]:
-            if request.row and not request.prefilling and request.sampled >= request.limit:
-                self._release(request)
-        return launch
-
-    def _forget(self, request):
-        if request.row or request in self.waiting:
-            super()._forget(request)
-        else:
-            self.news.append(request)
 
 
 class Lying(Late):
@@ -82,30 +63,22 @@ def under(seed, backend, **config):
         return [output.output_ids for output in outputs]
 
 
-@pytest.fixture
-def eager(monkeypatch):
-    monkeypatch.setattr(warcore.assembly, "Scheduler", Eager)
-
-
-@pytest.mark.usefixtures("eager")
 def test_some_seed_shows_the_lie_in_the_tokens():
     assert any(under(seed, Lying) != right(seed) for seed in range(SEEDS))
 
 
-@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("backend", [RowMajor, Inside, Late])
 def test_no_seed_shows_anything_for_an_honest_backend(backend):
     for seed in range(30):
         assert under(seed, backend) == right(seed), f"seed {seed}"
 
 
-@pytest.mark.usefixtures("eager")
 def test_a_coarse_fence_makes_the_lie_harmless():
     for seed in range(30):
         assert under(seed, Lying, fence="coarse") == right(seed), f"seed {seed}"
 
 
-def test_some_seed_shows_the_late_read_itself_whatever_the_scheduler_takes_back_when():
+def test_some_seed_shows_the_late_read_itself():
     Watching.changed = 0
     assert any(under(seed, Watching) and Watching.changed for seed in range(SEEDS))
 

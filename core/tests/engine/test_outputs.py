@@ -108,3 +108,55 @@ def test_a_tokenizer_that_cannot_decode_fails_its_own_request_only(engine, monke
     assert outputs[doomed].finish_reason == "error"
     assert isinstance(outputs[doomed].cause, KeyError)
     assert (outputs[other].text, outputs[other].error) == (good.text, None)
+
+
+@pytest.mark.parametrize("prompt", [3, [1.5], [None], [[1]]])
+def test_a_prompt_that_is_neither_text_nor_ids_fails_alone(engine, prompt):
+    bad, good = engine.generate([prompt, "hello"], SHORT)
+    assert "a text or a list of token ids" in bad.error
+    assert good.error is None
+
+
+def test_a_token_outside_the_vocabulary_fails_alone(engine):
+    bad, good = engine.generate([[1, 64], [1, 2]], SHORT)
+    assert "token id 64 is not in the model's vocabulary of 64" in bad.error
+    assert good.error is None
+
+
+def test_every_token_counts_also_those_of_a_stream_that_was_closed(engine):
+    stream = engine.stream("hello", SamplingParams(max_new_tokens=40, ignore_eos=True))
+    next(stream)
+    stream.close()
+    assert engine.stats()["tokens"] >= 1
+
+
+def test_a_row_is_free_once_the_last_step_of_its_request_is_launched(engine):
+    engine.add_request("hello", SamplingParams(max_new_tokens=1))
+    scheduler = engine._assembly.scheduler
+    engine.step()
+    assert scheduler.in_flight is not None
+    assert len(scheduler.rows) == scheduler.rows.capacity
+    assert next(o.output_ids for o in engine.step())
+
+
+def test_a_failed_step_keeps_nothing_of_its_forward_alive(monkeypatch, engine):
+    import gc
+    import weakref
+
+    import torch
+
+    kept = []
+
+    def failing(*args, **kwargs):
+        big = torch.zeros(8)
+        kept.append(weakref.ref(big))
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(type(engine._assembly.model), "forward", failing)
+    gc.disable()
+    try:
+        (output,) = engine.generate("hello", SHORT)
+        assert isinstance(output.cause, RuntimeError)
+        assert kept[0]() is None
+    finally:
+        gc.enable()

@@ -9,8 +9,8 @@ from toys import RowMajor
 from warcore import ForwardMode, SharedReadEnds, SpecAlgorithm, Stager, WiringError
 from warcore.fence import FenceReason
 from warcore.gates import prefill_gates
+from warcore.hooks import read_engine_scope, read_scope
 from warcore.scope import EngineScope
-from warcore.wiring import read_engine_scope, read_scope
 
 ROWS = TABLES["prefill_gates"]
 THROUGH = [row for row in ROWS if not row.get("gate_function_only")]

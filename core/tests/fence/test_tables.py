@@ -9,8 +9,8 @@ from toys import RowMajor
 from warcore import AttentionBackend, ForwardMode, SharedReadEnds, SpecAlgorithm, WiringError
 from warcore.fence import FenceReason
 from warcore.gates import prefill_gates
+from warcore.hooks import read_scope
 from warcore.scope import EngineScope
-from warcore.wiring import read_scope
 
 HELD = {"base_votes", "votes", "resolve", "prefill_gates", "snapshot", "owner", "loop"}
 """The tables that a test beside this one holds."""

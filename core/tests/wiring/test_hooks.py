@@ -7,10 +7,8 @@ import pytest
 from toys import RowMajor
 
 from warcore import ForwardMode, SharedReadEnds, SpecAlgorithm, Stager, WiringError
-from warcore.hooks import ARGUMENTS, read_hooks
+from warcore.hooks import ARGUMENTS, read_engine_scope, read_hooks, read_scope, take_votes
 from warcore.hookspecs import ANSWERED_BY, EngineHooks, ScopeHooks
-from warcore.scope import take_votes
-from warcore.wiring import read_engine_scope, read_scope
 
 impl = pluggy.HookimplMarker("warcore")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 import torch
+import toys
 from parts import configured
 from toys import INFO, RowMajor, Toy
 
@@ -122,7 +123,20 @@ def test_a_class_can_be_given_and_needs_no_registration(installed):
     choices = chosen(backend=RowMajor, model=Toy)
     assert choices.backend is RowMajor
     assert choices.backend_name == "RowMajor"
-    assert (choices.family, choices.ref) == (Toy, "toy")
+    assert (choices.family, choices.ref) == (Toy, "Toy")
+
+
+def test_a_given_family_is_asked_for_the_reference_that_comes_with_it(installed):
+    assert chosen(backend=RowMajor, model=Toy, model_ref="toy").ref == "toy"
+    with pytest.raises(ModelError, match="Toy does not recognise 'other'"):
+        chosen(backend=RowMajor, model=Toy, model_ref="other")
+
+
+def test_layers_of_several_sizes_are_refused(installed, monkeypatch):
+    layers = (toys.LAYERS[0], attrs.evolve(toys.LAYERS[1], head_dim=16))
+    monkeypatch.setattr(toys, "INFO", attrs.evolve(toys.INFO, layers=layers))
+    with pytest.raises(WiringError, match="several sizes"):
+        chosen(backend=RowMajor, model=Toy)
 
 
 def test_a_given_class_of_the_wrong_kind_is_refused(installed):

@@ -225,8 +225,8 @@ class CudaDevice(Device):
             return torch.empty(count, dtype=dtype, pin_memory=True)
 
     def synchronize(self) -> None:
-        for stream in self._streams:
-            stream.raw.synchronize()
+        # The default stream too: weights and tables are filled there before the first step.
+        torch.cuda.synchronize(self._torch_device)
 
     def close(self) -> None:
         if self.closed:

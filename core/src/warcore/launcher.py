@@ -1,0 +1,161 @@
+"""The launcher: how a decided step reaches the device, and how its results come back."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from typing import TYPE_CHECKING
+
+from warcore.contract import ForwardMode
+from warcore.fence import FenceCounters, ReadFence
+from warcore.launch import Launch, StepInputs
+from warcore.sampling import SamplingBatch
+from warcore.staging import Block, StagingRing
+
+if TYPE_CHECKING:
+    from warcore.device import Device, Pending, Stream
+    from warcore.launch import Entry
+    from warcore.shared import SharedBuffers
+    from warcore.step import Step
+
+log = logging.getLogger("warcore.launcher")
+
+SAMPLING_COLUMNS = 5
+"""At most so many numbers of each request say how it samples."""
+
+
+class Launcher:
+    """Owns the order of the two streams: writes, launch, barrier. Host side; nothing here blocks.
+
+    `collect` is the exception: it waits for a launch's results.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        schedule: Stream,
+        forward: Stream,
+        *,
+        shared: SharedBuffers,
+        step: Step,
+        forced_coarse: bool = False,
+    ) -> None:
+        self.counters = FenceCounters()
+        self._device = device
+        self._schedule = schedule
+        self._forward = forward
+        self._shared = shared
+        self._step = step
+        self._forced_coarse = forced_coarse
+        self._writes: list[Pending] = []
+        """Schedule-stream work that the next launch stands on."""
+        self._staging = StagingRing(device, schedule, submitted=self._writes.append)
+        self._prepared = device.event()
+        self._decode_of: list[tuple[int, int]] = []
+        self._decode_inputs: tuple[StepInputs, SamplingBatch] | None = None
+
+    @property
+    def staging_stalls(self) -> int:
+        """How often the host had to wait for a copy before it could stage more."""
+        return self._staging.stalls
+
+    def launch(
+        self, entries: list[Entry], owed: tuple[list[int], list[int]], *, fenced: bool
+    ) -> Launch:
+        """Submit a step: table writes and inputs on the schedule stream, the rest after them.
+
+        owed: (places, pages) that the table must name before this step.
+        """
+        mode = _mode(entries)
+        words = sum(SAMPLING_COLUMNS + 3 + entry.tokens for entry in entries) + 2 * len(owed[0])
+        block = Block(words, self._device)
+        places, pages = map(block.integers, owed)
+        inputs, sampling = self._inputs(mode, entries, block)
+        block.ship(self._staging)
+        if owed[0]:
+            self._writes.append(self._shared.write_pages(places, pages))
+        launch = Launch(
+            mode=mode,
+            entries=entries,
+            max_seq_len=max(entry.bound for entry in entries),
+            inputs=inputs,
+            sampling=sampling,
+            writes=self._writes.copy(),
+            block=block.tensor,
+            result=self._device.host_buffer(len(entries), block.tensor.dtype),
+        )
+        self._writes.clear()
+        if fenced:
+            launch.fence = ReadFence(self._device, mode, forced_coarse=self._forced_coarse)
+        self._forward.wait(self._prepared.record(self._schedule))
+        launch.pending = self._forward.submit(self._step.run, launch)
+        return launch
+
+    def barrier(self, launch: Launch) -> None:
+        """Later work on the schedule stream waits for the launch's fence."""
+        assert launch.fence is not None
+        self._writes.append(self._schedule.submit(launch.fence.wait, self._schedule))
+
+    def collect(self, launch: Launch) -> list[int] | None:
+        """Wait for the launch's results: a token for each entry; None if the step failed.
+
+        Raises what a schedule-stream write raised: the tables cannot be trusted any more.
+        """
+        assert launch.pending is not None
+        launch.pending.result()
+        assert launch.copied is not None
+        launch.copied.synchronize()
+        self._step.release(launch)
+        if launch.fence is not None:
+            self.counters.count(launch.fence.mode, launch.fence.reason, launch.fence.detail)
+        if launch.write_error is not None:
+            raise launch.write_error
+        if launch.error is not None:
+            # The author's traceback, once for the step; each request keeps the error itself.
+            log.error("a step of %d requests failed", len(launch.entries), exc_info=launch.error)
+            return None
+        assert launch.result is not None
+        tokens: list[int] = launch.result.tolist()
+        return tokens
+
+    def _inputs(
+        self, mode: ForwardMode, entries: list[Entry], block: Block
+    ) -> tuple[StepInputs, SamplingBatch]:
+        if mode is not ForwardMode.DECODE:
+            return _extend_inputs(entries, block), _sampling(entries, block)
+        # The same requests decode step after step: what describes them crosses once.
+        of = [(entry.request.id, entry.row) for entry in entries]
+        if self._decode_inputs is None or of != self._decode_of:
+            rows = block.integers([entry.row for entry in entries])
+            inputs = StepInputs(rows, None, None, None)
+            self._decode_of, self._decode_inputs = of, (inputs, _sampling(entries, block))
+        return self._decode_inputs
+
+
+def _mode(entries: list[Entry]) -> ForwardMode:
+    """DECODE if every request goes on by a token from the relay; MIXED if only some do."""
+    decodes = [entry.start is None for entry in entries]
+    if all(decodes):
+        return ForwardMode.DECODE
+    return ForwardMode.MIXED if any(decodes) else ForwardMode.EXTEND
+
+
+def _extend_inputs(entries: list[Entry], block: Block) -> StepInputs:
+    tokens = array("q")
+    for entry in entries:
+        if entry.start is None:
+            tokens.append(-1)
+        else:
+            tokens.extend(entry.request.prefill_ids[entry.start : entry.start + entry.tokens])
+    starts = [-1 if entry.start is None else entry.start for entry in entries]
+    return StepInputs(
+        rows=block.integers([entry.row for entry in entries]),
+        prefixes=block.integers(starts),
+        lens=block.integers([entry.tokens for entry in entries]),
+        tokens=block.integers(tokens),
+    )
+
+
+def _sampling(entries: list[Entry], block: Block) -> SamplingBatch:
+    params = [entry.request.params for entry in entries]
+    return SamplingBatch.build(params, [entry.request.seed for entry in entries], block.column)
