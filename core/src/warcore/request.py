@@ -116,10 +116,11 @@ class Request:
     @property
     def written(self) -> int:
         """Tokens whose keys and values are computed or on their way."""
-        if self.prefilling:
+        # Spelt out, since every running request is asked at every step.
+        if self.prefilled < len(self.prefill_ids):
             return self.prefilled
         # The newest token is sampled, but it is computed only by the step that takes it as input.
-        return len(self.prompt_ids) + self.sampled - 1
+        return len(self.prompt_ids) + len(self.output_ids) + self.pending - 1
 
     @property
     def exhausted(self) -> bool:

@@ -194,7 +194,7 @@ class Scheduler:
 
     def _make_room(self, request: Request) -> None:
         """A slot for the next token of `request`, at the cost of the newest ones if need be."""
-        if not self.pages.lacks(request, request.written + 1):
+        if request.written < len(request.pages) * self.limits.page_size:
             return
         while not len(self.pages):
             newest = self.running[-1]
