@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 FLOORS: Final = (
     "contract hookspecs errors options",
     "registry installed records description probe device shared staging",
-    "batch request transcript pools memory relay model backend scope fence gates",
+    "batch request output transcript pools memory relay model backend scope fence gates",
     "runner step launch spec sampling",
-    "hooks wiring plan config launcher scheduler assembly",
+    "hooks serving wiring plan config statics launcher scheduler prompts assembly",
     "engine cli testkit",
 )
 """Modules and packages of core/src/warcore, lowest floor first. One line each in the docs too."""

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from warcore.config import EngineConfig
     from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
     from warcore.device.base import Event
-    from warcore.engine import Engine, RequestOutput
+    from warcore.engine import Engine
     from warcore.errors import ModelError, PluginError, WarcoreError, WiringError
     from warcore.model import Layer, Model, ModelContext, ModelFamily, ModelInfo, Output, Tokenizer
     from warcore.options import NoOptions
+    from warcore.output import RequestOutput
     from warcore.records import PluginRecord
     from warcore.registry import find_plugins
     from warcore.runner import GraphRunner, ModelRunner
@@ -59,7 +60,7 @@ _HOME = {
     # you run
     "Engine": "engine",
     "EngineConfig": "config",
-    "RequestOutput": "engine",
+    "RequestOutput": "output",
     "SamplingParams": "sampling",
     "find_plugins": "registry",
     "PluginRecord": "records",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -11,7 +10,7 @@ from warcore.backend import AttentionBackend, BackendContext
 from warcore.contract import GraphKind
 from warcore.device import open_device
 from warcore.device.ring import EventRing
-from warcore.errors import PluginError, blame
+from warcore.errors import blame
 from warcore.hooks import read_engine_scope, read_scope
 from warcore.launcher import Launcher
 from warcore.memory import plan_memory
@@ -20,12 +19,12 @@ from warcore.relay import Relay
 from warcore.runner import ModelRunner
 from warcore.scheduler import Limits, Scheduler, normal_loop, overlap_loop
 from warcore.shared import SharedBuffers
-from warcore.staging import StagingRing
+from warcore.statics import Statics
 from warcore.step import Step
 from warcore.wiring import choose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     import torch
 
@@ -189,7 +188,7 @@ def _make_backend(
     choices: Choices, device: Device, forward: Stream, shared: SharedBuffers, limits: Limits
 ) -> AttentionBackend:
     """The backend, built on the forward stream as everything else it will do."""
-    statics = _Statics(device, forward)
+    statics = Statics(device, forward)
     context = BackendContext(
         spec=choices.spec,
         max_batch=limits.max_running,
@@ -228,42 +227,3 @@ def _kv_pool(choices: Choices, pages: int) -> list[dict[str, torch.Tensor]]:
         for memory in layer.values():
             memory[0].zero_()
     return pool
-
-
-class _Statics:
-    """Static buffers of one plugin: named, zeroed, with one address for life."""
-
-    def __init__(self, device: Device, forward: Stream) -> None:
-        self._device = device
-        self._staging = StagingRing(device, forward)
-        self._named: dict[str, torch.Tensor] = {}
-
-    def static(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        import torch
-
-        known = self._named.get(name)
-        if known is None:
-            known = torch.zeros(shape, dtype=dtype, device=self._device.torch_device)
-            self._named[name] = known
-        if tuple(known.shape) != tuple(shape) or known.dtype != dtype:
-            raise PluginError(
-                f"static {name!r} is {tuple(known.shape)} {known.dtype} and was asked for as "
-                f"{tuple(shape)} {dtype}",
-                next="ask for a static buffer once, as large as it will ever be",
-            )
-        return known
-
-    def stage(self, name: str, values: Sequence[int]) -> torch.Tensor:
-        known = self._named.get(name)
-        if known is None:
-            raise PluginError(
-                f"no static buffer is called {name!r}", next="take it with ctx.static first"
-            )
-        if len(values) > known.numel():
-            raise PluginError(
-                f"static {name!r} holds {known.numel()} values and was given {len(values)}",
-                next="ask for a static buffer once, as large as it will ever be",
-            )
-        front = known.view(-1)[: len(values)]
-        front.copy_(self._staging.put(array("q", values)))
-        return front

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from operator import index
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from warcore.errors import ConfigError, RequestError, WarcoreError
+from warcore.output import RequestOutput
+from warcore.prompts import check_fits, prompt_ids
 from warcore.request import FinishReason, Request
 from warcore.sampling import SamplingParams
 
@@ -21,32 +22,6 @@ if TYPE_CHECKING:
     from warcore.config import EngineConfig
 
 GOLDEN = 0x9E3779B97F4A7C15
-
-
-@attrs.frozen
-class RequestOutput:
-    """What one request has produced so far."""
-
-    index: int
-    """The request's number in this engine, or its place among the prompts of one call."""
-    prompt: str | None
-    prompt_ids: list[int]
-    output_ids: list[int]
-    text: str
-    """All text so far, without special tokens and without the stop string."""
-    delta: str
-    """The text that is new since the output before."""
-    finish_reason: str | None
-    """None while it runs; then stop, length, abort or error."""
-    error: str | None = None
-    """One line about what went wrong, if it did."""
-    cause: BaseException | None = attrs.field(default=None, repr=False, eq=False)
-    """The exception itself, with the traceback of whoever raised it."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether this is the last output of the request."""
-        return self.finish_reason is not None
 
 
 class Engine:
@@ -132,7 +107,7 @@ class Engine:
                     number = self.add_request(prompt, one, system=system, raw=raw, stream=streams)
                     index_of[number] = place
                 except RequestError as error:  # noqa: PERF203  one bad prompt stops no other
-                    yield _refused(place, prompt, error)
+                    yield RequestOutput.refused(place, prompt, error)
             while index_of:
                 outputs = self.step()
                 # Somebody else's outputs wait for their next call of `step`.
@@ -166,7 +141,10 @@ class Engine:
         """
         self._check_open()
         params = params or SamplingParams()
-        ids = self._encode(prompt, system=system, raw=raw)
+        parts = self._assembly
+        tokenizer = parts.model.tokenizer
+        vocab = parts.choices.info.vocab_size
+        ids = prompt_ids(prompt, tokenizer, vocab, system=system, raw=raw)
         number, self._next_id = self._next_id, self._next_id + 1
         derived = (self.config.seed + (number + 1) * GOLDEN) % (1 << 63)
         request = Request.new(
@@ -174,14 +152,14 @@ class Engine:
             prompt if isinstance(prompt, str) else None,
             ids,
             params,
-            tokenizer=self._assembly.model.tokenizer,
-            max_context=self._assembly.limits.max_context,
+            tokenizer=tokenizer,
+            max_context=parts.limits.max_context,
             seed=derived if params.seed is None else params.seed,
             streams=stream,
         )
-        self._check_fits(request)
+        check_fits(request, parts.limits)
         self._requests[number] = request
-        self._assembly.scheduler.add(request)
+        parts.scheduler.add(request)
         return number
 
     def abort(self, number: int) -> None:
@@ -249,61 +227,10 @@ class Engine:
         if self._closed:
             raise WarcoreError("this engine is closed", next="make a new Engine")
 
-    def _encode(self, prompt: str | Sequence[int], *, system: str | None, raw: bool) -> list[int]:
-        ids = self._tokenize(prompt, system, raw=raw) if isinstance(prompt, str) else _ids(prompt)
-        vocab = self._assembly.choices.info.vocab_size
-        bad = [i for i in ids if not 0 <= i < vocab]
-        if bad:
-            raise RequestError(f"token id {bad[0]} is not in the model's vocabulary of {vocab}")
-        if not ids:
-            raise RequestError("the prompt is empty: there is nothing to continue")
-        return ids
-
-    def _tokenize(self, prompt: str, system: str | None, *, raw: bool) -> list[int]:
-        tokenizer = self._assembly.model.tokenizer
-        try:
-            return list(tokenizer.encode(prompt) if raw else tokenizer.chat(prompt, system))
-        except WarcoreError as error:
-            raise RequestError(error.what, next=error.next) from error
-        except Exception as error:
-            what = f"the tokenizer could not encode the prompt: {type(error).__name__}: {error}"
-            raise RequestError(what, next="run with --debug for the traceback") from error
-
-    def _check_fits(self, request: Request) -> None:
-        limits = self._assembly.limits
-        length = len(request.prompt_ids)
-        if length > limits.max_context:
-            raise RequestError(
-                f"the prompt has {length} tokens; the context holds {limits.max_context}",
-                next="shorten the prompt, or raise --context-length",
-            )
-        capacity = limits.pages * limits.page_size
-        if request.most_tokens > capacity:
-            raise RequestError(
-                f"the request may need {request.most_tokens} tokens of KV; the pool holds "
-                f"{capacity} ({limits.pages} pages of {limits.page_size})",
-                next=f"raise --kv-pages, or ask for at most {max(capacity - length + 1, 0)} "
-                "new tokens",
-            )
-
     def _output(self, request: Request) -> RequestOutput:
-        text = request.transcript.text if request.finished else request.transcript.visible()
-        delta = text[request.shown :]
-        request.shown = max(request.shown, len(text))
         if request.finished:
             self._requests.pop(request.id, None)
-        error = request.error
-        return RequestOutput(
-            index=request.id,
-            prompt=request.prompt,
-            prompt_ids=request.prompt_ids,
-            output_ids=list(request.output_ids),
-            text=text,
-            delta=delta,
-            finish_reason=request.finish_reason.value if request.finish_reason else None,
-            error=None if error is None else _line(error),
-            cause=error,
-        )
+        return RequestOutput.of(request)
 
 
 def _one_each(params: Any, count: int) -> list[SamplingParams | None]:
@@ -315,25 +242,3 @@ def _one_each(params: Any, count: int) -> list[SamplingParams | None]:
             f"{count} prompts, but {len(each)} sampling parameters", next="give one, or one each"
         )
     return each
-
-
-def _refused(place: int, prompt: Any, error: RequestError) -> RequestOutput:
-    text = prompt if isinstance(prompt, str) else None
-    reason = FinishReason.ERROR.value
-    return RequestOutput(place, text, [], [], "", "", reason, error=_line(error), cause=error)
-
-
-def _ids(prompt: object) -> list[int]:
-    """A prompt that is no text as token ids."""
-    try:
-        return [index(i) for i in prompt]  # type: ignore[attr-defined]
-    except TypeError as error:
-        raise RequestError(
-            f"a prompt is a text or a list of token ids, not {prompt!r}",
-            next="generate(['text', [1, 2, 3]])",
-        ) from error
-
-
-def _line(error: BaseException) -> str:
-    """A person's mistake in its own words; another exception with its type."""
-    return str(error) if isinstance(error, WarcoreError) else f"{type(error).__name__}: {error}"

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from typing_extensions import Self
 
-    from warcore.engine import Engine, RequestOutput
+    from warcore.engine import Engine
+    from warcore.output import RequestOutput
     from warcore.sampling import SamplingParams
 
 log = logging.getLogger("warcore.cli")
@@ -156,7 +157,7 @@ def _admit(engine: Engine, task: Task, index: int, *, stream: bool) -> int | Req
 
 
 def _unanswered(task: Task, index: int) -> RequestOutput:
-    from warcore.engine import RequestOutput
+    from warcore.output import RequestOutput
 
     return RequestOutput(index, task.prompts[index], [], [], "", "", None)
 

@@ -12,7 +12,8 @@ from warcore.fence import NEXT_STEP, FenceReason
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from warcore.engine import Engine, RequestOutput
+    from warcore.engine import Engine
+    from warcore.output import RequestOutput
 
 SCHEMA = 1
 _ABORTED = "abort"

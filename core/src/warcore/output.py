@@ -1,0 +1,72 @@
+"""RequestOutput: what one request has produced so far, as people and scripts see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from warcore.errors import WarcoreError
+from warcore.request import FinishReason
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from warcore.request import Request
+
+
+@attrs.frozen
+class RequestOutput:
+    """What one request has produced so far."""
+
+    index: int
+    """The request's number in this engine, or its place among the prompts of one call."""
+    prompt: str | None
+    prompt_ids: list[int]
+    output_ids: list[int]
+    text: str
+    """All text so far, without special tokens and without the stop string."""
+    delta: str
+    """The text that is new since the output before."""
+    finish_reason: str | None
+    """None while it runs; then stop, length, abort or error."""
+    error: str | None = None
+    """One line about what went wrong, if it did."""
+    cause: BaseException | None = attrs.field(default=None, repr=False, eq=False)
+    """The exception itself, with the traceback of whoever raised it."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether this is the last output of the request."""
+        return self.finish_reason is not None
+
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        """The state of `request`; its `delta` is what no output has shown yet."""
+        text = request.transcript.text if request.finished else request.transcript.visible()
+        delta = text[request.shown :]
+        request.shown = max(request.shown, len(text))
+        error = request.error
+        return cls(
+            index=request.id,
+            prompt=request.prompt,
+            prompt_ids=request.prompt_ids,
+            output_ids=list(request.output_ids),
+            text=text,
+            delta=delta,
+            finish_reason=request.finish_reason.value if request.finish_reason else None,
+            error=None if error is None else _line(error),
+            cause=error,
+        )
+
+    @classmethod
+    def refused(cls, place: int, prompt: object, error: WarcoreError) -> Self:
+        """The output of a prompt that never became a request."""
+        text = prompt if isinstance(prompt, str) else None
+        reason = FinishReason.ERROR.value
+        return cls(place, text, [], [], "", "", reason, error=_line(error), cause=error)
+
+
+def _line(error: BaseException) -> str:
+    """A person's mistake in its own words; another exception with its type."""
+    return str(error) if isinstance(error, WarcoreError) else f"{type(error).__name__}: {error}"

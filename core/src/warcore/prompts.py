@@ -1,0 +1,69 @@
+"""Prompts: from what a person gave to token ids that the engine can serve, or a RequestError."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import TYPE_CHECKING
+
+from warcore.errors import RequestError, WarcoreError
+
+if TYPE_CHECKING:
+    from warcore.model import Tokenizer
+    from warcore.request import Request
+    from warcore.scheduler import Limits
+
+
+def prompt_ids(
+    prompt: object, tokenizer: Tokenizer, vocab: int, *, system: str | None, raw: bool
+) -> list[int]:
+    """The ids of a text, under the chat template unless `raw`, or of ids as they are.
+
+    RequestError: it is neither, it is empty, or it names a token that the model does not have.
+    """
+    if isinstance(prompt, str):
+        ids = _tokenize(prompt, tokenizer, system=system, raw=raw)
+    else:
+        ids = _numbers(prompt)
+    bad = [i for i in ids if not 0 <= i < vocab]
+    if bad:
+        raise RequestError(f"token id {bad[0]} is not in the model's vocabulary of {vocab}")
+    if not ids:
+        raise RequestError("the prompt is empty: there is nothing to continue")
+    return ids
+
+
+def check_fits(request: Request, limits: Limits) -> None:
+    """RequestError if `request` could not be served even alone."""
+    length = len(request.prompt_ids)
+    if length > limits.max_context:
+        raise RequestError(
+            f"the prompt has {length} tokens; the context holds {limits.max_context}",
+            next="shorten the prompt, or raise --context-length",
+        )
+    capacity = limits.pages * limits.page_size
+    if request.most_tokens > capacity:
+        raise RequestError(
+            f"the request may need {request.most_tokens} tokens of KV; the pool holds "
+            f"{capacity} ({limits.pages} pages of {limits.page_size})",
+            next=f"raise --kv-pages, or ask for at most {max(capacity - length + 1, 0)} new tokens",
+        )
+
+
+def _tokenize(prompt: str, tokenizer: Tokenizer, *, system: str | None, raw: bool) -> list[int]:
+    try:
+        return list(tokenizer.encode(prompt) if raw else tokenizer.chat(prompt, system))
+    except WarcoreError as error:
+        raise RequestError(error.what, next=error.next) from error
+    except Exception as error:
+        what = f"the tokenizer could not encode the prompt: {type(error).__name__}: {error}"
+        raise RequestError(what, next="run with --debug for the traceback") from error
+
+
+def _numbers(prompt: object) -> list[int]:
+    try:
+        return [index(i) for i in prompt]  # type: ignore[attr-defined]
+    except TypeError as error:
+        raise RequestError(
+            f"a prompt is a text or a list of token ids, not {prompt!r}",
+            next="generate(['text', [1, 2, 3]])",
+        ) from error
