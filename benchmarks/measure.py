@@ -52,18 +52,23 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return given
 
 
-def take_turns(cases: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Timing]:
-    """The medians of each case. A round before the first only warms up; every other goes back."""
+def take_turns(
+    cases: Mapping[str, Callable[[], object]], rounds: int, *, warm_up: bool = True
+) -> dict[str, Timing]:
+    """The medians of each case; every other round goes through them backwards.
+
+    warm_up: whether a round before the first is thrown away.
+    """
     times: dict[str, list[Timing]] = {name: [] for name in cases}
-    for number in range(rounds + 1):
+    for number in range(rounds + warm_up):
         order = list(cases) if number % 2 else list(cases)[::-1]
         for name in order:
             wall, cpu = time.perf_counter(), time.process_time()
             cases[name]()
             times[name].append(Timing(time.perf_counter() - wall, time.process_time() - cpu))
     return {
-        name: Timing(median(t.wall for t in each[1:]), median(t.cpu for t in each[1:]))
-        for name, each in times.items()
+        name: Timing(median(t.wall for t in kept), median(t.cpu for t in kept))
+        for name, kept in ((name, each[warm_up:]) for name, each in times.items())
     }
 
 
