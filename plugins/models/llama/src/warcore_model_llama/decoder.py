@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from warcore import Model, ModelError, Output
+from warcore_model_llama.huge_pages import back_by_huge_pages
 from warcore_model_llama.linear import Projection, gated_projection, projection
 from warcore_model_llama.rope import rotary_table, rotate
 
@@ -68,6 +69,9 @@ class Llama(Model):
         self.rotary = rotary_table(
             config, self.embed.device, self.embed.dtype, weights.rope_factors()
         )
+        if self.embed.device.type == "cpu":
+            matrices = [m for b in self.blocks for m in (b.qkv, b.o, b.gate_up, b.down)]
+            back_by_huge_pages(span for m in (self.head, *matrices) for span in m.spans())
 
     def forward(
         self, batch: ForwardBatch, attend: Attend, hidden_layers: tuple[int, ...] = ()

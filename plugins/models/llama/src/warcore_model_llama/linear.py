@@ -14,6 +14,8 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from warcore_model_llama.huge_pages import Span
+
 
 class Projection(Protocol):
     """A weight [out, in]."""
@@ -24,12 +26,18 @@ class Projection(Protocol):
     def linear_add(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """`linear(x)` + residual [T, out]; may be written over `residual`."""
 
+    def spans(self) -> list[Span]:
+        """Where the weight lies in memory: address and bytes of each part."""
+
 
 class GatedProjection(Protocol):
     """The first half of a SwiGLU block (Shazeer 2020)."""
 
     def gated(self, x: torch.Tensor) -> torch.Tensor:
         """silu(x gate^T) * (x up^T), [T, ffn]."""
+
+    def spans(self) -> list[Span]:
+        """See `Projection`."""
 
 
 class Plain:
@@ -47,6 +55,10 @@ class Plain:
         """See `Projection`."""
         return residual.addmm_(x, self.transposed)
 
+    def spans(self) -> list[Span]:
+        """See `Projection`."""
+        return [(self.weight.data_ptr(), self.weight.nbytes)]
+
 
 class PlainGated:
     """gate and up as one matrix, [2 ffn, in]."""
@@ -59,6 +71,10 @@ class PlainGated:
         """See `GatedProjection`."""
         both = functional.linear(x, self.weight)
         return functional.silu(both[:, : self.ffn]).mul_(both[:, self.ffn :])
+
+    def spans(self) -> list[Span]:
+        """See `Projection`."""
+        return [(self.weight.data_ptr(), self.weight.nbytes)]
 
 
 class Packed:
@@ -82,6 +98,11 @@ class Packed:
         """`linear(x)` * factor [T, out]."""
         return self._binary(x, factor, self.weight, None, "mul")
 
+    def spans(self) -> list[Span]:
+        """See `Projection`. A packed matrix has no storage that `data_ptr()` would know."""
+        mkldnn = torch.ops.mkldnn
+        return [(mkldnn.data_ptr(self.weight), mkldnn._nbytes(self.weight))]  # noqa: SLF001
+
 
 class PackedGated:
     """gate and up apart, so that both halves of SwiGLU ride on their products."""
@@ -92,6 +113,10 @@ class PackedGated:
     def gated(self, x: torch.Tensor) -> torch.Tensor:
         """See `GatedProjection`."""
         return self.up.linear_mul(x, self.gate.linear(x, then="swish"))
+
+    def spans(self) -> list[Span]:
+        """See `Projection`."""
+        return self.gate.spans() + self.up.spans()
 
 
 def packs(device: torch.device, dtype: torch.dtype) -> bool:
