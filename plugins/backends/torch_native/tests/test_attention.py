@@ -459,7 +459,7 @@ def test_one_long_prompt_among_short_ones_pads_nothing_to_its_length():
 
 @pytest.mark.parametrize(
     ("longest", "eager", "captured"),
-    [(0, 64, 128), (1, 64, 128), (64, 64, 128), (65, 128, 128), (129, 192, 256), (600, 632, 632)],
+    [(0, 8, 128), (1, 8, 128), (64, 64, 128), (65, 72, 128), (129, 136, 256), (600, 600, 632)],
 )
 def test_the_gathered_length_is_a_bucket_up_to_the_context(longest, eager, captured):
     for kind, bucket in ((GraphKind.NONE, eager), (GraphKind.UNBROKEN, captured)):

@@ -25,7 +25,7 @@ READS: Final = {
 }
 PREFILL: Final = frozenset({ForwardMode.EXTEND, ForwardMode.MIXED})
 DTYPES: Final = frozenset({torch.bfloat16, torch.float16, torch.float32, torch.float64})
-STEP: Final = 64
+STEP: Final = 8
 """Eager steps gather a multiple of so many positions."""
 SMALLEST: Final = 128
 """Captured steps gather a power of two, at least this."""
@@ -81,7 +81,7 @@ class TorchNative(AttentionBackend):
     def graph_key(self, batch: ForwardBatch) -> int:
         """The KV length L that a step gathers; a prefill's split into requests counts too.
 
-        Eager, L is a multiple of 64, for each position costs time. Where graphs are captured it is
+        Eager, L is a multiple of 8, for each position costs time. Where graphs are captured it is
         a power of two from 128, for each bucket costs a capture.
         """
         if batch.mode in PREFILL:
