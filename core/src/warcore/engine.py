@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from warcore.errors import ConfigError, RequestError, WarcoreError
-from warcore.output import RequestOutput
+from warcore.output import RequestOutput, output_of, refusal
 from warcore.prompts import check_fits, prompt_ids
 from warcore.request import FinishReason, Request
 from warcore.sampling import SamplingParams
@@ -107,7 +107,7 @@ class Engine:
                     number = self.add_request(prompt, one, system=system, raw=raw, stream=streams)
                     index_of[number] = place
                 except RequestError as error:  # noqa: PERF203  one bad prompt stops no other
-                    yield RequestOutput.refused(place, prompt, error)
+                    yield refusal(place, prompt, error)
             while index_of:
                 outputs = self.step()
                 # Somebody else's outputs wait for their next call of `step`.
@@ -230,7 +230,7 @@ class Engine:
     def _output(self, request: Request) -> RequestOutput:
         if request.finished:
             self._requests.pop(request.id, None)
-        return RequestOutput.of(request)
+        return output_of(request)
 
 
 def _one_each(params: Any, count: int) -> list[SamplingParams | None]:

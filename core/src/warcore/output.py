@@ -10,8 +10,6 @@ from warcore.errors import WarcoreError
 from warcore.request import FinishReason
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from warcore.request import Request
 
 
@@ -40,31 +38,31 @@ class RequestOutput:
         """Whether this is the last output of the request."""
         return self.finish_reason is not None
 
-    @classmethod
-    def of(cls, request: Request) -> Self:
-        """The state of `request`; its `delta` is what no output has shown yet."""
-        text = request.transcript.text if request.finished else request.transcript.visible()
-        delta = text[request.shown :]
-        request.shown = max(request.shown, len(text))
-        error = request.error
-        return cls(
-            index=request.id,
-            prompt=request.prompt,
-            prompt_ids=request.prompt_ids,
-            output_ids=list(request.output_ids),
-            text=text,
-            delta=delta,
-            finish_reason=request.finish_reason.value if request.finish_reason else None,
-            error=None if error is None else _line(error),
-            cause=error,
-        )
 
-    @classmethod
-    def refused(cls, place: int, prompt: object, error: WarcoreError) -> Self:
-        """The output of a prompt that never became a request."""
-        text = prompt if isinstance(prompt, str) else None
-        reason = FinishReason.ERROR.value
-        return cls(place, text, [], [], "", "", reason, error=_line(error), cause=error)
+def output_of(request: Request) -> RequestOutput:
+    """The state of `request`; its `delta` is what no output has shown yet."""
+    text = request.transcript.text if request.finished else request.transcript.visible()
+    delta = text[request.shown :]
+    request.shown = max(request.shown, len(text))
+    error = request.error
+    return RequestOutput(
+        index=request.id,
+        prompt=request.prompt,
+        prompt_ids=request.prompt_ids,
+        output_ids=list(request.output_ids),
+        text=text,
+        delta=delta,
+        finish_reason=request.finish_reason.value if request.finish_reason else None,
+        error=None if error is None else _line(error),
+        cause=error,
+    )
+
+
+def refusal(place: int, prompt: object, error: WarcoreError) -> RequestOutput:
+    """The output of a prompt that never became a request."""
+    text = prompt if isinstance(prompt, str) else None
+    reason = FinishReason.ERROR.value
+    return RequestOutput(place, text, [], [], "", "", reason, error=_line(error), cause=error)
 
 
 def _line(error: BaseException) -> str:
