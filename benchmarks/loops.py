@@ -1,76 +1,77 @@
 """What overlap and a fine fence are worth on this device: both loops, both fences, in turn.
 
-    python benchmarks/loops.py [--model REF] [--device host|cuda] [--rounds N]
+    python benchmarks/loops.py [--model REF] [--device host|cuda] [--rounds N] [--quick]
 
-The rows are run in turn, round by round, so that a machine that slows down slows all of them; a row
-shows the median of its rounds. Prompts are random token ids, so no tokenizer takes part.
+Prompts are random token ids, so no tokenizer takes part.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-from pathlib import Path
-from statistics import median
+
+from measure import arguments, parse, report, take_turns, token_ids
 
 from warcore import Engine, EngineConfig, SamplingParams
 
 ROWS = (("normal", "declared"), ("overlap", "coarse"), ("overlap", "declared"))
-RESULTS = Path(__file__).parent / "results"
 
 
-def run(engine: Engine, prompts: list[list[int]], new_tokens: int) -> tuple[float, float]:
-    """Tokens a second, and the share of fences that were fine, of one workload."""
-    before = engine.stats()
-    engine.generate(prompts, SamplingParams(max_new_tokens=new_tokens, ignore_eos=True), raw=True)
-    after = engine.stats()
-    seconds = after["seconds"] - before["seconds"]
-    counted = sum(row["count"] for row in after["fences"])
-    fine = sum(row["count"] for row in after["fences"] if row["reason"] == "fine")
-    return (after["tokens"] - before["tokens"]) / seconds, fine / counted if counted else 0.0
+def run(engine: Engine, prompts: list[list[int]], new_tokens: int) -> None:
+    params = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
+    engine.generate(prompts, params, raw=True)
+
+
+def fine_share(engine: Engine) -> float | None:
+    """The share of fences that were fine; None where there were none."""
+    fences = engine.stats()["fences"]
+    counted = sum(row["count"] for row in fences)
+    fine = sum(row["count"] for row in fences if row["reason"] == "fine")
+    return fine / counted if counted else None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, rounds=3)
     parser.add_argument("--model", default="random:tiny")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    given = parse(parser)
+    if given.quick:
+        given.requests, given.new_tokens, given.rounds = 8, 16, 1
 
     rng = random.Random(0)
-    prompts = [
-        [rng.randrange(256) for _ in range(rng.randint(8, 64))] for _ in range(given.requests)
-    ]
+    prompts = token_ids(0, [rng.randint(8, 64) for _ in range(given.requests)], 256)
     engines = {}
     for loop, fence in ROWS:
-        config = EngineConfig(
-            model=given.model, device=given.device, dtype=given.dtype, loop=loop, fence=fence
+        engines[loop, fence] = Engine(
+            EngineConfig(
+                model=given.model, device=given.device, dtype=given.dtype, loop=loop, fence=fence
+            )
         )
-        engines[loop, fence] = Engine(config)
-        run(engines[loop, fence], prompts[:4], 4)  # kernels and allocator warm up
-    rates: dict[tuple[str, str], list[float]] = {row: [] for row in ROWS}
-    fine = {}
-    for _ in range(given.rounds):
-        for row, engine in engines.items():
-            rate, fine[row] = run(engine, prompts, given.new_tokens)
-            rates[row].append(rate)
-    for engine in engines.values():
-        engine.close()
-
-    base = median(rates[ROWS[0]])
-    print(f"{'loop':8} {'fence':9} {'tokens/s':>9} {'ratio':>6} {'fine':>6}")
-    table = []
+    timings = take_turns(
+        {
+            f"{loop}, {fence}": lambda engine=engine: run(engine, prompts, given.new_tokens)
+            for (loop, fence), engine in engines.items()
+        },
+        given.rounds,
+    )
+    base = timings[", ".join(ROWS[0])]
+    rows = []
     for loop, fence in ROWS:
-        rate = median(rates[loop, fence])
-        share = fine[loop, fence]
-        print(f"{loop:8} {fence:9} {rate:9.1f} {rate / base:6.2f} {share:6.0%}")
-        table.append({"loop": loop, "fence": fence, "tokens_per_second": rate, "fine": share})
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "loops.json").write_text(json.dumps({**vars(given), "rows": table}, indent=1) + "\n")
+        timing = timings[f"{loop}, {fence}"]
+        rows.append(
+            {
+                "loop": loop,
+                "fence": fence,
+                "tokens/s": given.requests * given.new_tokens / timing.wall,
+                "ratio": base.wall / timing.wall,
+                "by cpu time": base.cpu / timing.cpu,
+                "fine": fine_share(engines[loop, fence]),
+            }
+        )
+        engines[loop, fence].close()
+    report("loops", rows, **vars(given))
 
 
 if __name__ == "__main__":
