@@ -24,7 +24,7 @@ FAMILIES = [SmolLM2, Random, Gguf, Safetensors]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("ref", ["", "other", "other:thing", "smollm", "randomly", "/"])
+@pytest.mark.parametrize("ref", ["", "other", "other:thing", "smollm", "randomly", "/nowhere/x"])
 def test_a_foreign_reference_is_left_to_others(family, ref):
     assert family.recognises(ref) is None
 
@@ -47,7 +47,8 @@ def test_an_unknown_preset_is_refused_with_the_nearest_one():
 
 
 def test_random_without_a_preset_lists_them():
-    with pytest.raises(ModelError, match="swa-tiny, small, smollm2-135m"):
+    words = r"needs a preset: tiny, swa-tiny, small, (.|\n)*Next: --model random:tiny"
+    with pytest.raises(ModelError, match=words):
         Random.recognises("random")
 
 
@@ -63,10 +64,45 @@ def test_a_foreign_gguf_file_is_refused(tmp_path):
         Gguf.recognises(str(tmp_path / "x.gguf"))
 
 
-def test_a_directory_without_a_model_is_refused_only_if_asked_for(tmp_path):
-    assert Safetensors.recognises(str(tmp_path)) is None
-    with pytest.raises(ModelError, match=r"has no config\.json"):
-        Safetensors.recognises(f"safetensors:{tmp_path}")
+@pytest.mark.parametrize("ref", ["gguf", "gguf:"])
+def test_gguf_alone_needs_a_file(ref):
+    with pytest.raises(ModelError, match=r"^gguf needs a file\nNext: --model gguf:PATH$"):
+        Gguf.recognises(ref)
+
+
+@pytest.mark.parametrize("ref", ["safetensors", "safetensors:"])
+def test_safetensors_alone_says_what_the_directory_holds(ref):
+    words = r"needs a directory with config\.json, .*\nNext: --model safetensors:DIRECTORY$"
+    with pytest.raises(ModelError, match=words):
+        Safetensors.recognises(ref)
+
+
+@pytest.mark.parametrize("ref", [".", "./empty", "safetensors:empty", "{}/empty"])
+def test_the_path_of_a_directory_without_a_model_says_what_belongs_there(
+    tmp_path, monkeypatch, ref
+):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    words = r"has no config\.json\nNext: put config\.json, tokenizer\.json and the weights"
+    with pytest.raises(ModelError, match=words):
+        Safetensors.recognises(ref.format(tmp_path))
+
+
+def test_a_directory_with_a_gguf_file_leads_to_it(files):
+    path = files.gguf()
+    with pytest.raises(ModelError) as caught:
+        Safetensors.recognises(str(path.parent))
+    assert caught.value.next == f"--model gguf:{path}"
+
+
+def test_a_word_that_is_also_a_directory_is_left_to_others(tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert Safetensors.recognises("other") is None
+
+
+def test_directories_are_offered_to_other_families_first():
+    assert all(Safetensors.default_rank < family.default_rank for family in FAMILIES[:-1])
 
 
 def test_without_its_package_smollm2_says_what_to_install(monkeypatch):

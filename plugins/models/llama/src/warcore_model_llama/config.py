@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from warcore import Layer, ModelError, ModelInfo
+from warcore import Layer, ModelInfo
+from warcore_model_llama.refusals import damaged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 MOST_LAYERS: Final = 4096
 MOST_CONTEXT: Final = 1 << 24
@@ -99,23 +104,26 @@ class LlamaConfig:
         return attrs.evolve(self, windows=chosen)
 
 
-def checked(config: LlamaConfig, where: str) -> LlamaConfig:
-    """`config` if a model can have such sizes; ModelError that names the file and the size."""
+def checked(config: LlamaConfig, path: Path) -> LlamaConfig:
+    """`config`, which `path` holds, if a model can have such sizes; ModelError that names one."""
+    fault = next(_faults(config), None)
+    if fault is not None:
+        raise damaged(path, fault)
+    return config
+
+
+def _faults(config: LlamaConfig) -> Iterator[str]:
+    """The first is the one to show: later ones compute with sizes that the earlier ones exclude."""
     for name in ("hidden", "ffn", "q_heads", "kv_heads", "head_dim", "vocab", "max_context"):
         if getattr(config, name) <= 0:
-            raise ModelError(f"{where}: {name} is {getattr(config, name)}, it must be positive")
+            yield f"{name} is {getattr(config, name)}, it must be positive"
     if not 0 < config.layers <= MOST_LAYERS:
-        raise ModelError(f"{where}: {config.layers} layers; from 1 to {MOST_LAYERS} can be served")
+        yield f"{config.layers} layers; from 1 to {MOST_LAYERS} can be served"
     if config.max_context > MOST_CONTEXT:
-        raise ModelError(f"{where}: a context of {config.max_context} tokens is not plausible")
+        yield f"a context of {config.max_context} tokens is not plausible"
     if config.q_heads % config.kv_heads:
-        raise ModelError(
-            f"{where}: {config.q_heads} query heads do not divide among {config.kv_heads} kv heads"
-        )
+        yield f"{config.q_heads} query heads do not divide among {config.kv_heads} kv heads"
     if config.head_dim % 2:
-        raise ModelError(f"{where}: head_dim is {config.head_dim}; rotary positions need it even")
+        yield f"head_dim is {config.head_dim}; rotary positions need it even"
     if not (config.rope_theta > 0 and config.norm_eps >= 0):
-        raise ModelError(
-            f"{where}: rope theta {config.rope_theta} or norm epsilon {config.norm_eps} is wrong"
-        )
-    return config
+        yield f"rope theta {config.rope_theta} or norm epsilon {config.norm_eps} is wrong"

@@ -76,7 +76,7 @@ class Llama(Model):
     def forward(
         self, batch: ForwardBatch, attend: Attend, hidden_layers: tuple[int, ...] = ()
     ) -> Output:
-        """See `warcore.Model`. Logits come in the model's dtype.
+        """Logits come in the model's dtype.
 
         The hidden state of a layer is the residual stream after it, before the final norm.
         """
@@ -100,5 +100,6 @@ class Llama(Model):
             if not 0 <= index < len(self.blocks):
                 raise ModelError(
                     f"{self.info.name}: hidden state of layer {index} asked for, "
-                    f"but its layers are 0 to {len(self.blocks) - 1}"
+                    f"but its layers are 0 to {len(self.blocks) - 1}",
+                    next=f"ask for hidden states of layers 0 to {len(self.blocks) - 1}",
                 )

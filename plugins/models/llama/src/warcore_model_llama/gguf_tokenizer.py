@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from warcore import ModelError
 from warcore_model_llama.gguf_header import Strings
+from warcore_model_llama.refusals import damaged, foreign_tokenizer
 from warcore_model_llama.text_tokenizer import ChatTemplate, TextTokenizer
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ def read_tokenizer(header: GgufHeader, vocab: int) -> TextTokenizer:
 
     tokens, kinds, merges = _vocabulary(header)
     if len(tokens) > vocab:
-        raise ModelError(f"{header.path}: {len(tokens)} tokens, but embeddings for {vocab}")
+        raise damaged(header.path, f"{len(tokens)} tokens, but embeddings for {vocab}")
     pre = header.word("tokenizer.ggml.pre", "default")
     if pre not in PRE_TOKENIZERS:
-        raise ModelError(
-            f"{header.path}: pre-tokenizer {pre!r} is not known; "
-            f"known are {', '.join(PRE_TOKENIZERS)}"
+        raise foreign_tokenizer(
+            header.path,
+            f"pre-tokenizer {pre!r} is not known; known are {', '.join(PRE_TOKENIZERS)}",
         )
     core = tokenizers.Tokenizer(
         models.BPE(
@@ -60,7 +60,9 @@ def read_tokenizer(header: GgufHeader, vocab: int) -> TextTokenizer:
             ]
         )
     if header.get("tokenizer.ggml.add_space_prefix", bool, False):
-        raise ModelError(f"{header.path}: a tokenizer that adds a space in front is not supported")
+        raise foreign_tokenizer(
+            header.path, "a tokenizer that adds a space in front is not supported"
+        )
     return TextTokenizer(
         core, _ends(header), _template(header, tokens), str(header.path), _start(header, pre)
     )
@@ -68,24 +70,24 @@ def read_tokenizer(header: GgufHeader, vocab: int) -> TextTokenizer:
 
 def _vocabulary(header: GgufHeader) -> tuple[list[str], tuple[int, ...], list[tuple[str, str]]]:
     if "tokenizer.ggml.model" not in header.metadata:
-        raise ModelError(f"{header.path} has no tokenizer")
+        raise foreign_tokenizer(header.path, "there is no tokenizer in the file")
     model = header.word("tokenizer.ggml.model")
     if model != "gpt2":
-        raise ModelError(f"{header.path}: tokenizer {model!r} is not supported; gpt2 (BPE) is")
+        raise foreign_tokenizer(header.path, f"tokenizer {model!r} is not supported; gpt2 (BPE) is")
     tokens = header.strings("tokenizer.ggml.tokens")
     kinds = header.get("tokenizer.ggml.token_type", tuple, (1,) * len(tokens))
     if len(kinds) != len(tokens):
-        raise ModelError(f"{header.path}: {len(tokens)} tokens, but {len(kinds)} token types")
+        raise damaged(header.path, f"{len(tokens)} tokens, but {len(kinds)} token types")
     merges: list[tuple[str, str]] = []
     for line in header.strings("tokenizer.ggml.merges"):
         left, _, right = line.partition(" ")
         merges.append((left, right))
     known = set(tokens)
     if len(known) != len(tokens):
-        raise ModelError(f"{header.path}: a token is twice in the vocabulary")
+        raise damaged(header.path, "a token is twice in the vocabulary")
     for left, right in merges:
         if not {left, right, left + right} <= known:
-            raise ModelError(f"{header.path}: merge {left!r} {right!r} is not of the vocabulary")
+            raise damaged(header.path, f"merge {left!r} {right!r} is not of the vocabulary")
     return tokens, kinds, merges
 
 
@@ -114,7 +116,7 @@ def _start(header: GgufHeader, pre: str) -> int | None:
         return None
     start: int = header.get("tokenizer.ggml.bos_token_id", int)
     if start >= header.get("tokenizer.ggml.tokens", Strings).count:
-        raise ModelError(f"{header.path}: the start token {start} is not of the vocabulary")
+        raise damaged(header.path, f"the start token {start} is not of the vocabulary")
     return start
 
 

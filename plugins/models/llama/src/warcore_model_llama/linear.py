@@ -37,7 +37,7 @@ class GatedProjection(Protocol):
         """silu(x gate^T) * (x up^T), [T, ffn]."""
 
     def spans(self) -> list[Span]:
-        """See `Projection`."""
+        """Where both weights lie in memory: address and bytes of each part."""
 
 
 class Plain:
@@ -48,15 +48,12 @@ class Plain:
         self.transposed = weight.t()
 
     def linear(self, x: torch.Tensor) -> torch.Tensor:
-        """See `Projection`."""
         return functional.linear(x, self.weight)
 
     def linear_add(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """See `Projection`."""
         return residual.addmm_(x, self.transposed)
 
     def spans(self) -> list[Span]:
-        """See `Projection`."""
         return [(self.weight.data_ptr(), self.weight.nbytes)]
 
 
@@ -68,12 +65,10 @@ class PlainGated:
         self.ffn = gate.shape[0]
 
     def gated(self, x: torch.Tensor) -> torch.Tensor:
-        """See `GatedProjection`."""
         both = functional.linear(x, self.weight)
         return functional.silu(both[:, : self.ffn]).mul_(both[:, self.ffn :])
 
     def spans(self) -> list[Span]:
-        """See `Projection`."""
         return [(self.weight.data_ptr(), self.weight.nbytes)]
 
 
@@ -87,11 +82,10 @@ class Packed:
         self._binary: Callable[..., torch.Tensor] = pointwise.binary
 
     def linear(self, x: torch.Tensor, then: str = "none") -> torch.Tensor:
-        """See `Projection`. then: "swish" applies it to the product."""
+        """then: "swish" applies it to the product."""
         return self._unary(x, self.weight, None, then, [], "")
 
     def linear_add(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """See `Projection`."""
         return self._binary(x, residual, self.weight, None, "add")
 
     def linear_mul(self, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
@@ -99,7 +93,7 @@ class Packed:
         return self._binary(x, factor, self.weight, None, "mul")
 
     def spans(self) -> list[Span]:
-        """See `Projection`. A packed matrix has no storage that `data_ptr()` would know."""
+        """A packed matrix has no storage that `data_ptr()` would know."""
         mkldnn = torch.ops.mkldnn
         return [(mkldnn.data_ptr(self.weight), mkldnn._nbytes(self.weight))]  # noqa: SLF001
 
@@ -111,11 +105,9 @@ class PackedGated:
         self.gate, self.up = Packed(gate), Packed(up)
 
     def gated(self, x: torch.Tensor) -> torch.Tensor:
-        """See `GatedProjection`."""
         return self.up.linear_mul(x, self.gate.linear(x, then="swish"))
 
     def spans(self) -> list[Span]:
-        """See `Projection`."""
         return self.gate.spans() + self.up.spans()
 
 

@@ -7,8 +7,9 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from warcore import ModelError
 from warcore_model_llama.config import Llama3Scaling, LlamaConfig, checked
+from warcore_model_llama.json_object import Fields, read_json
+from warcore_model_llama.refusals import damaged, mismatched, one_line, unreadable, unserved
 
 if TYPE_CHECKING:
     import torch
@@ -36,51 +37,20 @@ def tensor_name(name: str) -> str:
     return f"model.layers.{index}.{INNER[role]}.weight" if index else OUTER[name]
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. ModelError if the file is missing, unreadable or something else."""
-    try:
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ModelError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} does not hold a JSON object")
-    return value
-
-
-class _Fields:
-    """Typed reading of config.json; JSON null counts as absent."""
-
-    def __init__(self, values: dict[str, Any], path: Path) -> None:
-        self._values = {key: value for key, value in values.items() if value is not None}
-        self.path = path
-
-    def get(self, key: str, kind: type, default: Any = None) -> Any:
-        value = self._values.get(key, default)
-        if value is None:
-            raise ModelError(f"{self.path}: {key} is missing")
-        if kind is float and type(value) is int:
-            value = float(value)
-        if type(value) is not kind:
-            raise ModelError(f"{self.path}: {key} is {value!r}, not of type {kind.__name__}")
-        return value
-
-
 def read_config(directory: Path) -> LlamaConfig:
     """The sizes in config.json. ModelError for what these models cannot serve."""
     path = directory / "config.json"
-    fields = _Fields(read_json(path), path)
+    fields = Fields(read_json(path), path)
     kind = fields.get("model_type", str)
     if kind not in TYPES:
-        raise ModelError(
-            f"{path}: architecture {kind!r} is not supported; {' and '.join(sorted(TYPES))} are"
+        raise unserved(
+            path, f"architecture {kind!r} is not supported; {' and '.join(sorted(TYPES))} are"
         )
     for key in ("attention_bias", "mlp_bias"):
         if fields.get(key, bool, False):
-            raise ModelError(f"{path}: {key} is not supported")
+            raise unserved(path, f"{key} is not supported")
     if fields.get("hidden_act", str, "silu") != "silu":
-        raise ModelError(f"{path}: activation {fields.get('hidden_act', str)!r} is not supported")
+        raise unserved(path, f"activation {fields.get('hidden_act', str)!r} is not supported")
     hidden, q_heads = fields.get("hidden_size", int), fields.get("num_attention_heads", int)
     theta, scaling = _rope(fields)
     config = LlamaConfig(
@@ -97,12 +67,12 @@ def read_config(directory: Path) -> LlamaConfig:
         rope_scaling=scaling,
         tied=fields.get("tie_word_embeddings", bool, False),
     )
-    return checked(config, str(path))
+    return checked(config, path)
 
 
-def _rope(fields: _Fields) -> tuple[float, Llama3Scaling | None]:
+def _rope(fields: Fields) -> tuple[float, Llama3Scaling | None]:
     """Theta and scaling, from `rope_parameters` or from the older `rope_scaling`."""
-    rope = _Fields(
+    rope = Fields(
         fields.get("rope_parameters", dict, {}) or fields.get("rope_scaling", dict, {}),
         fields.path,
     )
@@ -111,8 +81,8 @@ def _rope(fields: _Fields) -> tuple[float, Llama3Scaling | None]:
     if kind == "default":
         return theta, None
     if kind != "llama3":
-        raise ModelError(
-            f"{fields.path}: rope scaling {kind!r} is not supported; default and llama3 are"
+        raise unserved(
+            fields.path, f"rope scaling {kind!r} is not supported; default and llama3 are"
         )
     scaling = Llama3Scaling(
         factor=rope.get("factor", float),
@@ -121,14 +91,14 @@ def _rope(fields: _Fields) -> tuple[float, Llama3Scaling | None]:
         original_context=rope.get("original_max_position_embeddings", int),
     )
     if scaling.factor <= 0 or scaling.high_freq_factor <= scaling.low_freq_factor:
-        raise ModelError(f"{fields.path}: the factors of the rope scaling are not valid")
+        raise damaged(fields.path, "the factors of the rope scaling are not valid")
     return theta, scaling
 
 
-def _windows(fields: _Fields) -> tuple[int | None, ...]:
+def _windows(fields: Fields) -> tuple[int | None, ...]:
     layers: int = fields.get("num_hidden_layers", int)
     if layers <= 0:
-        raise ModelError(f"{fields.path}: num_hidden_layers is {layers}, it must be positive")
+        raise damaged(fields.path, f"num_hidden_layers is {layers}, it must be positive")
     window: int | None = fields.get("sliding_window", int, 0) or None
     kinds = fields.get("layer_types", list, [])
     if not kinds:
@@ -136,7 +106,7 @@ def _windows(fields: _Fields) -> tuple[int | None, ...]:
         return (window,) * min(layers, 1 << 20)
     named: dict[str, int | None] = {"sliding_attention": window, "full_attention": None}
     if len(kinds) != layers or any(kind not in named for kind in map(str, kinds)):
-        raise ModelError(f"{fields.path}: layer_types does not name {layers} layers of known types")
+        raise unserved(fields.path, f"layer_types does not name {layers} layers of known types")
     return tuple(named[str(kind)] for kind in kinds)
 
 
@@ -144,21 +114,24 @@ class Shards:
     """Which file of a directory holds which tensor, from the files' headers."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.files: dict[str, Path] = {}
         index = directory / INDEX
-        if index.exists():
+        self.listing = index if index.exists() else directory / SINGLE
+        """The file that says which tensors there are."""
+        if self.listing == index:
             table = read_json(index).get("weight_map")
             if not isinstance(table, dict) or not all(isinstance(f, str) for f in table.values()):
-                raise ModelError(f"{index} has no weight_map of tensors to files")
+                raise damaged(index, "no weight_map of tensors to files")
             for file in sorted(set(table.values())):
                 self._add(directory / Path(file).name)
             for name, file in table.items():
                 if name not in self.files:
-                    raise ModelError(f"{directory / file} lacks tensor {name}, which {INDEX} lists")
+                    raise damaged(
+                        directory / file, f"tensor {name}, which {INDEX} lists, is missing"
+                    )
         else:
-            self._add(directory / SINGLE)
+            self._add(self.listing)
 
     def _add(self, path: Path) -> None:
         for name, shape in _header(path).items():
@@ -169,18 +142,17 @@ class Shards:
         expected = {tensor_name(name): shape for name, shape in config.shapes().items()}
         for name, shape in expected.items():
             if name not in self.shapes:
-                raise ModelError(f"{self.directory} lacks tensor {name}")
+                raise mismatched(self.listing, f"tensor {name} is missing")
             if self.shapes[name] != shape:
-                raise ModelError(
-                    f"{self.files[name]}: tensor {name} has shape {list(self.shapes[name])}, "
-                    f"but config.json asks for {list(shape)}"
+                raise mismatched(
+                    self.files[name],
+                    f"tensor {name} has shape {list(self.shapes[name])}, "
+                    f"but config.json asks for {list(shape)}",
                 )
         for name in sorted(set(self.shapes) - set(expected)):
             # A bias that was left out would make wrong text and no error.
             if not name.endswith(UNUSED):
-                raise ModelError(
-                    f"{self.files[name]}: tensor {name} has no place in this architecture"
-                )
+                raise unserved(self.files[name], f"tensor {name} has no place in this architecture")
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
@@ -190,19 +162,18 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
             if length > size - 8:
-                raise ModelError(f"{path} is truncated or not a safetensors file")
+                raise damaged(path, "truncated or not a safetensors file")
             table = json.loads(file.read(length))
             rows = {name: row for name, row in table.items() if name != "__metadata__"}
             end = max((row["data_offsets"][1] for row in rows.values()), default=0)
             shapes = {name: tuple(row["shape"]) for name, row in rows.items()}
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise ModelError(f"{path} has a damaged safetensors header: {error!r}") from error
+        raise damaged(path, f"damaged safetensors header: {error!r}") from error
     if size < 8 + length + end:
-        raise ModelError(
-            f"{path} is truncated: its tensors end at byte {8 + length + end}, the file at {size}",
-            next="fetch the file again",
+        raise damaged(
+            path, f"truncated: its tensors end at byte {8 + length + end}, the file at {size}"
         )
     return shapes
 
@@ -215,7 +186,7 @@ class SafetensorsSource:
         self._open: dict[Path, Any] = {}
 
     def read(self, name: str) -> torch.Tensor:
-        """See `WeightSource`."""
+        """Opens each file once, at its first tensor."""
         from safetensors import SafetensorError, safe_open
 
         name = tensor_name(name)
@@ -225,13 +196,12 @@ class SafetensorsSource:
                 self._open[path] = safe_open(path, framework="pt")
             tensor: torch.Tensor = self._open[path].get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise ModelError(f"{path}: tensor {name} cannot be read: {error}") from error
+            raise damaged(path, f"tensor {name} cannot be read: {one_line(error)}") from error
         if not tensor.is_floating_point():
-            raise ModelError(f"{path}: tensor {name} is of type {tensor.dtype}, not floating point")
+            raise unserved(path, f"tensor {name} is of type {tensor.dtype}, not floating point")
         return tensor
 
     def where(self, name: str) -> str:
-        """See `WeightSource`."""
         name = tensor_name(name)
         return f"{self._shards.files[name]}: tensor {name}"
 

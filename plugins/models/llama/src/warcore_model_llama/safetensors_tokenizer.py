@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from warcore import ModelError
-from warcore_model_llama.safetensors_model import read_json
+from warcore_model_llama.json_object import read_json
+from warcore_model_llama.refusals import damaged, mismatched, one_line, unreadable
 from warcore_model_llama.text_tokenizer import ChatTemplate, TextTokenizer
 
 if TYPE_CHECKING:
@@ -23,14 +24,17 @@ def read_tokenizer(directory: Path, vocab: int) -> TextTokenizer:
 
     path = directory / "tokenizer.json"
     if not path.is_file():
-        raise ModelError(f"{directory} has no tokenizer: {path.name} is missing")
+        raise ModelError(
+            f"{directory} has no tokenizer: {path.name} is missing",
+            next=f"put {path.name} of the same model beside config.json",
+        )
     try:
         core = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:
-        raise ModelError(f"{path} is not a tokenizer: {error}") from error
+        raise damaged(path, f"this is not a tokenizer: {one_line(error)}") from error
     largest = max(core.get_vocab().values(), default=0)
     if largest >= vocab:
-        raise ModelError(f"{path} has token {largest}, but the model has embeddings for {vocab}")
+        raise mismatched(path, f"token {largest}, but the model has embeddings for {vocab}")
     settings = _optional(directory / "tokenizer_config.json")
     return TextTokenizer(
         core, _ends(directory, settings, core), _template(directory, settings), str(directory)
@@ -69,7 +73,12 @@ def _template(directory: Path, settings: dict[str, Any]) -> ChatTemplate | None:
         named = {row.get("name"): row.get("template") for row in source if isinstance(row, dict)}
         source = named.get("default")
     if path.is_file():
-        source = path.read_text(encoding="utf-8")
+        try:
+            source = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise unreadable(path, error) from error
+        except UnicodeDecodeError as error:
+            raise damaged(path, f"this is not UTF-8: {error}") from error
     if not isinstance(source, str):
         return None
     texts = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token")}

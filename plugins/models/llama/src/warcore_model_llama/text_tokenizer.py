@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from warcore import ModelError
+from warcore_model_llama.refusals import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,10 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except Exception as error:
-            raise ModelError(f"{where}: the chat template is not valid: {error}") from error
+            raise ModelError(
+                f"{where}: the chat template is not valid: {one_line(error)}",
+                next="fetch the model's files again, or mend its chat template",
+            ) from error
 
     def render(self, messages: list[dict[str, str]]) -> str:
         """The text of a conversation up to where the answer starts."""
@@ -40,7 +44,10 @@ class ChatTemplate:
                 messages=messages, add_generation_prompt=True, **self._specials
             )
         except Exception as error:
-            raise ModelError(f"{self._where}: the chat template refuses: {error}") from error
+            raise ModelError(
+                f"{self._where}: the chat template refuses: {one_line(error)}",
+                next="leave out --system, or continue the raw prompt (--raw)",
+            ) from error
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:
@@ -59,7 +66,7 @@ def _now(form: str) -> str:
 
 
 class TextTokenizer:
-    """See `warcore.Tokenizer`.
+    """A tokenizer of the package `tokenizers`, with what it does not know: ends and a template.
 
     start: the token put before raw text; None where the tokenizer adds its own or wants none.
     where: the file, for messages.

@@ -46,7 +46,8 @@ class Weights:
         if tuple(tensor.shape) != self._shapes[name]:
             raise ModelError(
                 f"{self._source.where(name)} has shape {list(tensor.shape)}, "
-                f"but the configuration asks for {list(self._shapes[name])}"
+                f"but the configuration asks for {list(self._shapes[name])}",
+                next="load the model again: its files changed while they were read",
             )
         tensor = tensor.to(self._ctx.device, self._ctx.dtype).contiguous()
         self._done += tensor.numel() * tensor.element_size()
@@ -59,5 +60,5 @@ class Weights:
         return lambda name: self.read(f"{index}.{name}")
 
     def rope_factors(self) -> torch.Tensor | None:
-        """See `WeightSource`."""
+        """The divisors of the source, not cast and not counted."""
         return self._source.rope_factors()
