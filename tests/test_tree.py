@@ -20,9 +20,10 @@ SOUND = {
 
         if TYPE_CHECKING:
             from warcore.contract import Word
+            from warcore.errors import ModelError
 
-        _HOME = {"Word": "contract"}
-        __all__ = ["Word", "__version__"]
+        _HOME = {"ModelError": "errors", "Word": "contract"}
+        __all__ = ["ModelError", "Word", "__version__"]
         __version__ = "0.1.0"
     """,
     "core/src/warcore/contract.py": '''
@@ -32,7 +33,7 @@ SOUND = {
             def say(self):
                 """Say it."""
     ''',
-    "core/src/warcore/errors.py": "",
+    "core/src/warcore/errors.py": "class ModelError(Exception): 'Unusable.'",
     "core/src/warcore/hookspecs.py": "",
     "core/src/warcore/options.py": "",
     "core/src/warcore/registry.py": "from warcore.contract import Word",
@@ -43,7 +44,11 @@ SOUND = {
         [project.entry-points."warcore.backends"]
         row-major = "mine:Mine"
     """,
-    "plugins/backends/mine/src/mine/__init__.py": "from warcore import Word",
+    "plugins/backends/mine/src/mine/__init__.py": """
+        from warcore import ModelError, Word
+
+        raise ModelError("no", next="another model")
+    """,
     "tests/test_mine.py": "def test_mine(): assert True",
 }
 """A small workspace that breaks no rule."""
@@ -64,11 +69,20 @@ BROKEN = {
         "def f():\n    from warcore.registry import x",
         "contract (floor 0) imports registry (floor 1)",
     ),
-    "contents": ("core/src/warcore/__init__.py", "<__all__ = ['Word', 'Other']", "Other"),
+    "contents": (
+        "core/src/warcore/__init__.py",
+        "<__all__ = ['ModelError', 'Word', 'Other']",
+        "Other",
+    ),
     "docstrings": (
         "core/src/warcore/contract.py",
         "class Word:\n    'A word.'\n    def hide(self): ...",
         "Word.hide",
+    ),
+    "remedies": (
+        "plugins/backends/mine/src/mine/more.py",
+        "from warcore import ModelError\nraise ModelError('no', next=None)",
+        "without next=",
     ),
     "leftovers": ("plugins/backends/mine/README.md", "TO~DO: the rest", "finish it"),
     "sleep": ("tests/test_mine.py", "import time as t\nt.sleep(1)", "sleeps"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tree_rules import floors, imports, names, public, texts
+from tree_rules import floors, imports, names, public, remedies, texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,6 +21,7 @@ RULES: Final[dict[str, Callable[[Path], Iterator[str]]]] = {
     "floors": floors.lower_floors_know_nothing_of_higher_ones,
     "contents": public.table_of_contents_agrees,
     "docstrings": public.public_names_are_documented,
+    "remedies": remedies.plugin_errors_name_a_remedy,
     "leftovers": texts.no_leftovers,
     "sleep": texts.no_sleep_in_tests,
     "paths": texts.no_path_of_a_machine,
