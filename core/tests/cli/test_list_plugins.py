@@ -310,7 +310,7 @@ class TestProcess:
 
     def test_help_imports_no_command(self, site):
         commands = {m for m in self.imports(site, "--help") if m.startswith("warcore.cli.")}
-        assert commands == {"warcore.cli.commands", "warcore.cli.output"}
+        assert commands == {"warcore.cli.commands", "warcore.cli.output", "warcore.cli.streams"}
 
     @pytest.mark.parametrize("args", [[], ["--json"]])
     def test_a_closed_pipe_is_silent(self, site, args):
@@ -330,7 +330,7 @@ class TestProcess:
         assert process.communicate()[1] == ""
         assert process.returncode == 141
 
-    def test_a_full_disk_is_an_error_without_traceback(self, site):
+    def test_a_full_disk_is_an_error_with_a_remedy(self, site):
         site.backend("good")
         with Path("/dev/full").open("w") as full:
             result = subprocess.run(
@@ -341,9 +341,11 @@ class TestProcess:
                 text=True,
                 check=False,
             )
-        assert result.returncode == 1
-        assert "No space left" in result.stderr
-        assert "Traceback" not in result.stderr
+        assert result.returncode == 2
+        assert result.stderr == (
+            "error: cannot write the output: No space left on device\n"
+            "Next: send it to a place that can hold it\n"
+        )
 
     def test_ctrl_c_is_one_line_and_130_and_ends_the_plugin_too(self, site):
         gate = site.path / "gate"

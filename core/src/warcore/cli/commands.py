@@ -11,7 +11,8 @@ import click
 
 from warcore import __version__
 from warcore.cli.output import Session, debug_option
-from warcore.errors import WarcoreError
+from warcore.cli.streams import standard_streams
+from warcore.errors import ConfigError, WarcoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +55,9 @@ class _Lazy(click.Group):
         if name not in COMMANDS and not name.startswith("-"):
             from warcore.records import suggestion
 
-            ctx.fail(f"there is no command {name!r}{suggestion(name, COMMANDS)}")
+            what = f"there is no command {name!r}{suggestion(name, COMMANDS)}"
+            raise ConfigError(what, next=f"{ctx.command_path} --help")
+        ctx.ensure_object(Session).command = f"{ctx.command_path} {name}"
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -76,29 +79,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     one line and exit code 1; both come with their traceback under --debug. A closed pipe is
     silent. Ctrl-C gives one line and exit code 130.
     """
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character of a model's text gets a substitute.
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="replace")
-    session = Session()
+    with standard_streams():
+        return _guarded(list(sys.argv[1:] if argv is None else argv), Session())
+
+
+def _guarded(args: list[str], session: Session) -> int:
     try:
-        code = _run(list(sys.argv[1:] if argv is None else argv), session)
+        code = _run(args, session)
         sys.stdout.flush()
     except BrokenPipeError:
-        _discard_output()
         return CLOSED_PIPE
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        from warcore.cli.usage import told
+
+        return _fail(session, told(error, session.command), USAGE)
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except WarcoreError as error:
-        return _fail(session, error.what, error.next, USAGE)
+        return _fail(session, error, USAGE)
     except Exception as error:  # noqa: BLE001 - whatever else escapes is our defect, told as such
         what = f"defect in warcore: {type(error).__name__}: {error}"
-        return _fail(session, what, "run it again with --debug and report what it shows", DEFECT)
+        remedy = "run it again with --debug and report what it shows"
+        return _fail(session, WarcoreError(what, next=remedy), DEFECT)
     return code
 
 
@@ -106,28 +109,19 @@ def _run(args: list[str], session: Session) -> int:
     if "_WARCORE_COMPLETE" in os.environ:
         warcore.main(args, prog_name="warcore", complete_var="_WARCORE_COMPLETE")
     try:
-        with warcore.make_context("warcore", args, obj=session) as ctx:
+        # Versions of click differ in where they print the help of a group that is called bare.
+        with warcore.make_context("warcore", args or ["--help"], obj=session) as ctx:
             warcore.invoke(ctx)
     except click.exceptions.Exit as end:
         return end.exit_code
     return 0
 
 
-def _fail(session: Session, what: str, remedy: str | None, code: int) -> int:
-    """Tell an error, and keep what could not be written from being tried again at exit."""
+def _fail(session: Session, error: WarcoreError, code: int) -> int:
+    """Tell an error, within the handler of what was raised."""
     if session.debug:
         import traceback
 
-        traceback.print_exc()
-    text = f"error: {what}" + (f"\nNext: {remedy}" if remedy else "")
-    click.echo(text, err=True)
-    try:
-        sys.stdout.flush()
-    except OSError:
-        _discard_output()
+        click.echo(traceback.format_exc(), err=True, nl=False)
+    click.echo(f"error: {error}", err=True)
     return code
-
-
-def _discard_output() -> None:
-    """Point stdout nowhere: nobody reads it, and the interpreter flushes it once more at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,6 +11,7 @@ import click
 
 from warcore import __version__
 from warcore.cli.output import console, debug_option, print_json, progress
+from warcore.cli.usage import OneOf
 from warcore.probe import Probe, probe, timeout
 from warcore.records import KINDS, PluginRecord
 from warcore.registry import ALLOWLIST, find_plugins, named
@@ -23,7 +24,7 @@ _STYLES = {"available": "green", "loaded": "green", "disabled": "dim"}
 
 
 @click.command("list-plugins")
-@click.option("--kind", type=click.Choice(KINDS), help="Plugins of one kind.")
+@click.option("--kind", type=OneOf(KINDS), help="Plugins of one kind.")
 @click.option("--only", metavar="NAME", help="The plugin NAME (or KIND:NAME).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of the table.")
 @click.option(

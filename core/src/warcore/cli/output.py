@@ -27,6 +27,8 @@ class Session:
     """What holds for one run of the command line; the `obj` of every click context."""
 
     debug: bool = False
+    command: str = "warcore"
+    """What was typed before the options, for a hint at its help."""
 
 
 def debug_option(command: _Command) -> _Command:

@@ -65,10 +65,11 @@ def _in_file(file: str) -> list[str]:
 
 
 def _bytes(file: str) -> bytes:
+    # None in a process that was started with the stream closed (`<&-`).
+    if file == STDIN and sys.stdin is None:
+        raise ConfigError("the standard input is closed", next="--prompts-file FILE")
     try:
-        if file == STDIN:
-            return sys.stdin.buffer.read()
-        return Path(file).read_bytes()
+        return sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
     except OSError as error:
         raise ConfigError(
             f"cannot read the prompts file {file}: {error.strerror or error}",
