@@ -7,12 +7,14 @@ imports no torch.
 from __future__ import annotations
 
 import functools
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
 from warcore.cli.sections import option
+from warcore.cli.usage import OneOf
 from warcore.config import DTYPES, EngineConfig
 from warcore.errors import ConfigError
 from warcore.sampling import SamplingParams
@@ -20,32 +22,67 @@ from warcore.sampling import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    Decorator = Callable[..., Any]
+
 _SERVE, _SIZE, _PLUGINS, _SAMPLE = "Engine", "Sizes", "Plugins", "Sampling"
 
 
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the engine's options; it is called with `config: EngineConfig`."""
-    return _filling(EngineConfig, "config", _engine(), command)
+    options = {**_serving(), **_sizes(), **_plugins(), **_draws()}
+    return _filling(EngineConfig, "config", options, command)
 
 
 def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of one request; it is called with `params: SamplingParams`."""
+    """Give a command the options of one request; it is called with `params: SamplingParams`.
+
+    The seed is the engine's: a request's own would be the same for every prompt of a command.
+    """
     return _filling(SamplingParams, "params", _sampling(), command)
 
 
 def _filling(
-    cls: type, argument: str, options: dict[str, Callable[..., Any]], command: Callable[..., Any]
+    cls: type, argument: str, options: dict[str, Decorator], command: Callable[..., Any]
 ) -> Callable[..., Any]:
     """`command` with `options` (by field of `cls`), called with an instance as `argument`."""
 
     @functools.wraps(command)
     def filled(*args: Any, **given: Any) -> Any:
-        value = cls(**{name: given.pop(name) for name in options})
-        return command(*args, **{argument: value}, **given)
+        values = {name: given.pop(name) for name in options}
+        _check(cls, values)
+        return command(*args, **{argument: cls(**values)}, **given)
 
     for decorate in reversed(options.values()):
         filled = decorate(filled)
     return filled
+
+
+def _check(cls: type, values: dict[str, Any]) -> None:
+    """ConfigError for a value that a field refuses, and for options that contradict each other."""
+    for field, value in values.items():
+        attribute = attrs.fields_dict(cls)[field]
+        if attribute.validator is None:
+            continue
+        try:
+            attribute.validator(None, attribute, value)
+        except ConfigError as error:
+            raise _of_option(error, field, value) from error
+    if values.get("loop") == "normal" and values.get("fence") == "coarse":
+        raise ConfigError(
+            "--loop normal --fence coarse: the normal loop has no fence",
+            next="leave out one of the two",
+        )
+
+
+def _of_option(error: ConfigError, field: str, value: Any) -> ConfigError:
+    """`error` of a field with the option in its place, which is what a person typed."""
+    ctx = click.get_current_context()
+    name = next(p.opts[0] for p in ctx.command.params if p.name == field)
+    allowed = (error.next or "").replace(f"{field} takes", "give").removesuffix(", or None")
+    if not allowed.startswith("give "):
+        return ConfigError(error.what.replace(f"{field}=", f"{name} "), next=error.next)
+    shown = shlex.join(map(str, value)) if isinstance(value, tuple) else value
+    return ConfigError(f"{name} {shown}: {allowed}", next=f"{ctx.command_path} --help")
 
 
 def _default(cls: type, field: str) -> dict[str, Any]:
@@ -54,11 +91,22 @@ def _default(cls: type, field: str) -> dict[str, Any]:
     return {"default": value, "show_default": value is not None}
 
 
-def _engine() -> dict[str, Callable[..., Any]]:
-    def of(section: str, field: str, **attributes: Any) -> Callable[..., Any]:
-        name = f"--{field.replace('_', '-')}"
-        return option(section, name, field, **_default(EngineConfig, field), **attributes)
+def _engine(section: str, field: str, text: str, **attributes: Any) -> Decorator:
+    name = f"--{field.replace('_', '-')}"
+    default = _default(EngineConfig, field)
+    return option(section, name, field, help=text, **default, **attributes)
 
+
+def _serving() -> dict[str, Decorator]:
+    """What serves the model, and how."""
+
+    def words(field: str, text: str, *known: str) -> Decorator:
+        return _engine(_SERVE, field, text, type=OneOf(known))
+
+    backend = "Attention backend  [default: the best that can serve the model]"
+    host = "How the host device runs streams."
+    coarse = "coarse: wait for whole forwards, whatever plugins declare; the loop is overlap."
+    mixed = "Mix prefill chunks with decodes in one step."
     return {
         "model": option(
             _SERVE,
@@ -67,43 +115,36 @@ def _engine() -> dict[str, Callable[..., Any]]:
             required=True,
             help="A name, NAME:ARGUMENT or a path; `warcore list-plugins --kind model` has names.",
         ),
-        "backend": of(
-            _SERVE,
-            "backend",
-            metavar="NAME",
-            help="Attention backend  [default: the best that can serve the model]",
+        "backend": _engine(_SERVE, "backend", backend, metavar="NAME"),
+        "dtype": words("dtype", "Of weights, activations and KV cache.", *DTYPES),
+        "device": words("device", "auto: CUDA where there is one.", "auto", "host", "cuda"),
+        "host": _engine(_SERVE, "host", host, metavar="auto|threads|inline|seeded:N"),
+        "loop": words(
+            "loop", "overlap: prepare a step while the one before runs.", "overlap", "normal"
         ),
-        "dtype": of(
-            _SERVE, "dtype", type=click.Choice(DTYPES), help="Of weights, activations and KV cache."
-        ),
-        "device": of(
-            _SERVE,
-            "device",
-            type=click.Choice(["auto", "host", "cuda"]),
-            help="auto: CUDA where there is one.",
-        ),
-        "host": of(
-            _SERVE,
-            "host",
-            metavar="auto|threads|inline|seeded:N",
-            help="How the host device runs streams.",
-        ),
-        "loop": of(
-            _SERVE,
-            "loop",
-            type=click.Choice(["overlap", "normal"]),
-            help="overlap: prepare a step while the one before runs.",
-        ),
-        "fence": of(
-            _SERVE,
-            "fence",
-            type=click.Choice(["declared", "coarse"]),
-            help="coarse: wait for whole forwards, whatever plugins declare.",
-        ),
-        "mixed": of(
-            _SERVE, "mixed", is_flag=True, help="Mix prefill chunks with decodes in one step."
-        ),
-        **_sizes(of),
+        "fence": words("fence", coarse, "declared", "coarse"),
+        "mixed": _engine(_SERVE, "mixed", mixed, is_flag=True),
+    }
+
+
+def _sizes() -> dict[str, Decorator]:
+    """How large the engine is; every one is a whole number."""
+    texts = {
+        "prefill_chunk": "Prompt tokens per step.",
+        "page_size": "Tokens per page  [default: 16 if the backend allows it]",
+        "max_running_requests": "Requests that run at once; the others wait.",
+        "context_length": "Tokens of one sequence, prompt and answer  [default: the model's]",
+        "kv_pages": "Pages of the KV pool  [default: what all requests need, within 40 % of the "
+        "free memory]",
+    }
+    return {
+        field: _engine(_SIZE, field, text, type=int, metavar="N") for field, text in texts.items()
+    }
+
+
+def _plugins() -> dict[str, Decorator]:
+    """Which plugins there are, and their own options."""
+    return {
         "disable": option(
             _PLUGINS,
             "--disable",
@@ -123,29 +164,20 @@ def _engine() -> dict[str, Callable[..., Any]]:
     }
 
 
-def _sizes(of: Callable[..., Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """How large the engine is; every one is a whole number."""
-    texts = {
-        "prefill_chunk": "Prompt tokens per step.",
-        "page_size": "Tokens per page  [default: 16 if the backend allows it]",
-        "max_running_requests": "Requests that run at once; the others wait.",
-        "context_length": "Tokens of one sequence, prompt and answer  [default: the model's]",
-        "kv_pages": "Pages of the KV pool  [default: what all requests need, within 40 % of the "
-        "free memory]",
-    }
-    return {
-        field: of(_SIZE, field, type=int, metavar="N", help=text) for field, text in texts.items()
-    }
+def _draws() -> dict[str, Decorator]:
+    """What the draws of a whole run depend on."""
+    text = "Of all draws: each prompt draws on its own, and the same N repeats the whole run."
+    return {"seed": _engine(_SAMPLE, "seed", text, type=int, metavar="N")}
 
 
-def _sampling() -> dict[str, Callable[..., Any]]:
-    def of(field: str, kind: type, text: str, **attributes: Any) -> Callable[..., Any]:
+def _sampling() -> dict[str, Decorator]:
+    """How the tokens of a request are chosen, and where its answer ends."""
+
+    def of(field: str, kind: type, text: str) -> Decorator:
         name = f"--{field.replace('_', '-')}"
         metavar = "N" if kind is int else "X"
         default = _default(SamplingParams, field)
-        return option(
-            _SAMPLE, name, field, type=kind, metavar=metavar, help=text, **default, **attributes
-        )
+        return option(_SAMPLE, name, field, type=kind, metavar=metavar, help=text, **default)
 
     return {
         "max_new_tokens": of("max_new_tokens", int, "Tokens of an answer, at most."),
@@ -153,7 +185,6 @@ def _sampling() -> dict[str, Callable[..., Any]]:
         "top_k": of("top_k", int, "Draw from the N likeliest tokens; 0: from all."),
         "top_p": of("top_p", float, "Draw from the likeliest tokens that add up to X."),
         "min_p": of("min_p", float, "Drop tokens less likely than X times the likeliest."),
-        "seed": of("seed", int, "Of the draws  [default: one for each prompt, from its number]"),
         "stop": option(
             _SAMPLE,
             "--stop",
@@ -181,8 +212,7 @@ def _read_options(_: click.Context, __: click.Parameter, given: Sequence[str]) -
     options = {}
     for text in given:
         path, equals, value = text.partition("=")
-        owner, dot, key = path.partition(".")
-        if not (equals and owner and dot and key):
-            raise ConfigError(f"--opt {text} names no option", next="--opt NAME.key=value")
+        if not equals:
+            raise ConfigError(f"--opt {text} gives no value", next="--opt NAME.key=value")
         options[path] = value
     return options

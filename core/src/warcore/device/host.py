@@ -116,7 +116,7 @@ def host_device(text: str) -> HostDevice:
         return HostDevice("seeded", int(seed))
     raise ConfigError(
         f"no host device is called {text!r}",
-        next='one of "threads", "inline", "seeded:N" with N a whole number, such as seeded:7',
+        next="--host auto|threads|inline|seeded:N with N a whole number, such as seeded:7",
     )
 
 
