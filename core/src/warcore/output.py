@@ -29,7 +29,8 @@ class RequestOutput:
     finish_reason: str | None
     """None while it runs; then stop, length, abort or error."""
     error: str | None = None
-    """One line about what went wrong, if it did."""
+    """What went wrong, if something did: one to three lines, the last of which may be `Next: ` and
+    the remedy."""
     cause: BaseException | None = attrs.field(default=None, repr=False, eq=False)
     """The exception itself, with the traceback of whoever raised it."""
 

@@ -71,6 +71,16 @@ class TestOnePrompt:
         drawn = [generate("hi", "--temperature", "2", "--seed", s, *SHORT).out for s in "778"]
         assert drawn[0] == drawn[1] != drawn[2]
 
+    def test_a_seed_is_of_the_run_and_each_prompt_draws_on_its_own(self, generate):
+        def texts(seed):
+            args = ("hi", "hi", "--temperature", "2", "--seed", seed, "--json", *SHORT)
+            return [answer["text"] for answer in json.loads(generate(*args).out)["results"]]
+
+        first, second = texts("7")
+        assert first != second
+        assert texts("7") == [first, second]
+        assert texts("8") != [first, second]
+
     def test_a_system_message_and_the_chat_template_are_left_out_with_raw(self, generate):
         def ids(*args):
             return json.loads(generate("hi", "--json", *SHORT, *args).out)["results"][0][
@@ -96,7 +106,7 @@ class TestSeveralPrompts:
         assert "[3/3] x y\n" in result.out
         assert result.err == (
             "error: prompt 2: the prompt has 65 tokens; the context holds 64\n"
-            "Next: shorten the prompt, or raise --context-length\n"
+            "Next: shorten the prompt\n"
         )
 
     def test_what_failed_alike_is_told_once(self, generate):
@@ -190,7 +200,7 @@ class TestJson:
     def test_a_failed_prompt_is_a_result_with_an_error(self, generate):
         result = generate("a" * (CONTEXT + 1), "--json")
         (answer,) = json.loads(result.out)["results"]
-        assert (result.code, answer["finish_reason"], answer["text"]) == (1, "error", "")
+        assert (result.code, answer["finish_reason"], answer["text"]) == (2, "error", "")
         assert answer["error"].startswith("the prompt has 65 tokens")
 
     def test_engine_options_reach_the_engine(self, generate):

@@ -136,7 +136,7 @@ def _outputs(
             # The engine has ended. What was answered before is worth as much as ever.
             log.exception("the engine stopped")
             for index in index_of.values():
-                yield _failed(latest[index], f"the engine stopped: {type(error).__name__}: {error}")
+                yield _stopped(latest[index], error)
             return
         for output in outputs:
             index = index_of.pop(output.index) if output.finished else index_of[output.index]
@@ -152,8 +152,15 @@ def _admit(engine: Engine, task: Task, index: int, *, stream: bool) -> int | Req
             prompt, task.params, system=task.system, raw=task.raw, stream=stream
         )
     except RequestError as error:
+        from warcore.output import refusal
+
         log.debug("prompt %d was refused", index + 1, exc_info=error)
-        return _failed(_unanswered(task, index), str(error))
+        return refusal(index, prompt, error)
+
+
+def refused(output: RequestOutput) -> bool:
+    """Whether the prompt was refused before anything of it ran."""
+    return isinstance(output.cause, RequestError) and not output.prompt_ids
 
 
 def _unanswered(task: Task, index: int) -> RequestOutput:
@@ -162,8 +169,14 @@ def _unanswered(task: Task, index: int) -> RequestOutput:
     return RequestOutput(index, task.prompts[index], [], [], "", "", None)
 
 
-def _failed(output: RequestOutput, error: str) -> RequestOutput:
-    """`output` as the last one of its prompt."""
+def _stopped(output: RequestOutput, cause: Exception) -> RequestOutput:
+    """`output` as the last one of its prompt, because the engine has ended."""
     from warcore.request import FinishReason
 
-    return attrs.evolve(output, delta="", finish_reason=FinishReason.ERROR.value, error=error)
+    return attrs.evolve(
+        output,
+        delta="",
+        finish_reason=FinishReason.ERROR.value,
+        error=f"the engine stopped: {type(cause).__name__}: {cause}",
+        cause=cause,
+    )

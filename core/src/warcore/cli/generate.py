@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from warcore.sampling import SamplingParams
 
 FAILED = 1
-"""Exit code when some prompt got no answer and the others did."""
+"""Exit code when some prompt got no answer, but something ran."""
 _ASK, _SHOW = "Prompts", "Output"
 
 
@@ -41,7 +41,14 @@ class _Show:
 @option(_ASK, "--raw", is_flag=True, help="Continue the text itself: no chat template.")
 @engine_options
 @sampling_options
-@option(_SHOW, "--json", "as_json", is_flag=True, help="One JSON document instead of texts.")
+@option(
+    _SHOW,
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON document instead of texts, stats included; an `error` in it is null or one to "
+    "three lines.",
+)
 @option(_SHOW, "--stats", is_flag=True, help="Show what the fences did, and the speed.")
 @debug_option
 @click.pass_context
@@ -60,8 +67,9 @@ def generate(
     """Let a model answer each PROMPT.
 
     One answer is printed as it is made; several come in order when all are done. Exit code: 0 if
-    every prompt got its answer, 1 if some did not, 2 if nothing could run, 130 after Ctrl-C, which
-    ends the running step and prints what there is; pressed twice, it ends at once.
+    every prompt got its answer, 1 if some did not, 2 if nothing could run (every prompt was
+    refused, or a setting was) or nothing could be written, 130 after Ctrl-C, which ends the running
+    step and prints what there is; pressed twice, it ends at once.
     """
     from warcore.cli.answering import Task
     from warcore.cli.loading import logs
@@ -79,8 +87,8 @@ def generate(
 def _run(task: Task, config: EngineConfig, show: _Show) -> int:
     """Answer and tell; the exit code."""
     from warcore.cli import report
-    from warcore.cli.answering import Interrupt, answer_all, stream_one
-    from warcore.cli.commands import INTERRUPTED
+    from warcore.cli.answering import Interrupt, answer_all, refused, stream_one
+    from warcore.cli.commands import INTERRUPTED, USAGE
     from warcore.cli.loading import open_engine
 
     one = len(task.prompts) == 1 and not show.as_json
@@ -97,4 +105,6 @@ def _run(task: Task, config: EngineConfig, show: _Show) -> int:
     if interrupt.pressed:
         report.print_interrupted(outputs)
         return INTERRUPTED
+    if all(refused(output) for output in outputs):
+        return USAGE
     return FAILED if any(output.error for output in outputs) else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _ABORTED = "abort"
 _HEADING = 100
+_MOST = 5
+"""How many errors, and how many spans of prompts for each, are told."""
 _RESULT = ("index", "prompt", "prompt_ids", "output_ids", "text", "finish_reason", "error")
 
 
@@ -50,15 +53,19 @@ def print_texts(outputs: Sequence[RequestOutput]) -> None:
 
 
 def print_errors(outputs: Sequence[RequestOutput]) -> None:
-    """What failed, on stderr: one error for all prompts that it ended."""
+    """What failed, on stderr: one error for all prompts that it ended, and the first few errors."""
     failed: dict[str, list[int]] = {}
     for output in outputs:
         if output.error:
             failed.setdefault(output.error, []).append(output.index + 1)
-    for error, numbers in failed.items():
+    for error, numbers in islice(failed.items(), _MOST):
         plural = "s" if len(numbers) > 1 else ""
         which = f"prompt{plural} {_ranges(numbers)}: " if len(outputs) > 1 else ""
         click.echo(f"error: {which}{error}", err=True)
+    rest = [len(numbers) for numbers in islice(failed.values(), _MOST, None)]
+    if rest:
+        text = f"{sum(rest)} more prompts failed in {len(rest)} other ways"
+        click.echo(f"error: {text}\nNext: --json has the error of each prompt", err=True)
 
 
 def print_interrupted(outputs: Sequence[RequestOutput]) -> None:
@@ -115,11 +122,13 @@ def _one_line(text: str) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers as text: 1-3, 7."""
+    """Ascending numbers as text: 1-3, 7; the first few spans, and how many are left."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][-1] + 1:
             spans[-1] = [spans[-1][0], number]
         else:
             spans.append([number])
-    return ", ".join("-".join(map(str, span)) for span in spans)
+    shown = ", ".join("-".join(map(str, span)) for span in spans[:_MOST])
+    rest = sum(span[-1] - span[0] + 1 for span in spans[_MOST:])
+    return f"{shown} and {rest} more" if rest else shown
