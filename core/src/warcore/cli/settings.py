@@ -105,7 +105,7 @@ def _serving() -> dict[str, Decorator]:
 
     backend = "Attention backend  [default: the best that can serve the model]"
     host = "How the host device runs streams."
-    coarse = "coarse: wait for whole forwards, whatever plugins declare; the loop is overlap."
+    coarse = "coarse: wait for whole forwards, whatever plugins declare; needs the overlap loop."
     mixed = "Mix prefill chunks with decodes in one step."
     return {
         "model": option(
