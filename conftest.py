@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,12 @@ def _no_model() -> str | None:
 
 
 LACKS: dict[str, Callable[[], str | None]] = {"gpu": _no_gpu, "model": _no_model}
+
+
+def pytest_configure() -> None:
+    # A shell that starts the tests in its background has SIGINT ignored, in them and in whatever
+    # they start; then no test of Ctrl-C could end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,12 +5,13 @@ engine (pages so few that requests step back, chunks, mixing, loop, fence). The 
 streams is drawn too, at every operation. The reference serves one request at a time in the normal
 loop. A failure is replayed by its seed:
 
-    .venv/bin/python -m pytest 'tests/test_workloads.py::test_workload[SEED]'
+    .venv/bin/python tests/test_workloads.py SEED
 """
 
 from __future__ import annotations
 
 import random
+import sys
 from functools import cache
 
 import pytest
@@ -99,6 +100,15 @@ def drive(engine, requests):
 
 
 def check(seed):
+    """Print how to replay the seed, whatever goes wrong in it; then let it."""
+    try:
+        run(seed)
+    except BaseException:
+        print(f"replay: .venv/bin/python tests/test_workloads.py {seed}")  # noqa: T201
+        raise
+
+
+def run(seed):
     draw = random.Random(seed)
     config = options(draw)
     requests = [request(draw) for _ in range(draw.randint(2, 8))]
@@ -149,3 +159,10 @@ def test_the_workloads_retract_abort_stop_and_mix():
             seen["fine" if fence["reason"] == "fine" else "coarse"] += fence["count"]
     assert reasons == {"stop", "length", "abort"}
     assert all(seen.values()), seen
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for number in sys.argv[1:]:
+        run(int(number))
+        print(f"seed {number}: as it should be")  # noqa: T201

@@ -37,26 +37,60 @@ def _at_least(least: int) -> Any:
     return check
 
 
+def _is(kind: type, what: str) -> Any:
+    def check(_: object, field: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, kind):
+            raise ConfigError(f"{field.name}={value!r} is not {what}", next=f"give {what}")
+
+    return check
+
+
+def _plugin(_: object, field: attrs.Attribute[Any], value: object) -> None:
+    named = value is None or (isinstance(value, str) and value) or isinstance(value, type)
+    if not named or (value is None and field.name == "model"):
+        raise ConfigError(
+            f"{field.name}={value!r} is neither a name nor a class",
+            next=f"warcore list-plugins --kind {field.name}",
+        )
+
+
+def _names(_: object, field: attrs.Attribute[Any], value: object) -> None:
+    if not all(isinstance(name, str) for name in value):  # type: ignore[attr-defined]
+        raise ConfigError(f"{field.name}={value!r}", next="give names of plugins")
+
+
+def _several(value: Any) -> Any:
+    """One name is a list of one; what is no list at all is left to the validator."""
+    return (value,) if isinstance(value, str) or not hasattr(value, "__iter__") else tuple(value)
+
+
+def _texts(_: object, field: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, dict) or not all(
+        isinstance(t, str) for kv in value.items() for t in kv
+    ):
+        raise ConfigError(f"{field.name}={value!r}", next='give {"NAME.key": "value"}, all text')
+
+
 @attrs.frozen(kw_only=True)
 class EngineConfig:
     """What to assemble and how large. ConfigError names the field, the value and what fits."""
 
-    model: str | type[ModelFamily]
+    model: str | type[ModelFamily] = attrs.field(validator=_plugin)
     """A registered name, NAME:ARGUMENT or a path; or a ModelFamily class of your own."""
-    model_ref: str = ""
+    model_ref: str = attrs.field(default="", validator=_is(str, "text"))
     """What a class of your own shall recognise and load; empty: its name."""
-    backend: str | type[AttentionBackend] | None = None
+    backend: str | type[AttentionBackend] | None = attrs.field(default=None, validator=_plugin)
     """A registered name or a class of your own; None: the one that can serve, best rank first."""
     dtype: str = attrs.field(default="bfloat16", validator=_one_of(*DTYPES))
-    device: str = "auto"
+    device: str = attrs.field(default="auto", validator=_is(str, "text"))
     """auto, host or cuda."""
-    host: str = "auto"
+    host: str = attrs.field(default="auto", validator=_is(str, "text"))
     """How the host device runs streams: auto, threads, inline or seeded:N."""
     loop: str = attrs.field(default="overlap", validator=_one_of("overlap", "normal"))
     fence: str = attrs.field(default="declared", validator=_one_of("declared", "coarse"))
-    prefill_read_done: bool = True
+    prefill_read_done: bool = attrs.field(default=True, validator=_is(bool, "True or False"))
     """Whether prefill steps may publish a read-done event."""
-    mixed: bool = False
+    mixed: bool = attrs.field(default=False, validator=_is(bool, "True or False"))
     """Mix prefill chunks with decodes in one step; such steps have a coarse fence."""
     prefill_chunk: int = attrs.field(default=512, validator=_at_least(1))
     """Prompt tokens per step, over all requests."""
@@ -69,7 +103,7 @@ class EngineConfig:
     """Pages of the KV pool; None: enough for all requests, within 40 % of the free memory."""
     seed: int = attrs.field(default=0, validator=_at_least(0))
     """What the seeds of requests without one are derived from."""
-    disable: Sequence[str] = ()
+    disable: Sequence[str] = attrs.field(default=(), converter=_several, validator=_names)
     """Plugins to leave out: NAME or KIND:NAME."""
-    options: Mapping[str, str] = attrs.field(factory=dict)
+    options: Mapping[str, str] = attrs.field(factory=dict, validator=_texts)
     """Options of plugins: {"NAME.key": "value"}."""

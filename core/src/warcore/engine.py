@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -47,6 +49,7 @@ class Engine:
         self._next_id = 0
         self._seconds = 0.0
         self._closed = False
+        self._in_use = threading.RLock()
 
     def __enter__(self) -> Self:
         return self
@@ -98,7 +101,7 @@ class Engine:
     def _run(
         self, prompts: Any, params: Any, *, system: str | None, raw: bool, streams: bool
     ) -> Iterator[RequestOutput]:
-        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        texts = _several(prompts)
         each = _one_each(params, len(texts))
         index_of: dict[int, int] = {}
         try:
@@ -139,34 +142,21 @@ class Engine:
         stream: whether `step` reports it after every token, or only once it has finished.
         RequestError if it can never be served: empty, too long, or larger than the KV pool.
         """
-        self._check_open()
-        params = params or SamplingParams()
-        parts = self._assembly
-        tokenizer = parts.model.tokenizer
-        vocab = parts.choices.info.vocab_size
-        ids = prompt_ids(prompt, tokenizer, vocab, system=system, raw=raw)
-        number, self._next_id = self._next_id, self._next_id + 1
-        derived = (self.config.seed + (number + 1) * GOLDEN) % (1 << 63)
-        request = Request.new(
-            number,
-            prompt if isinstance(prompt, str) else None,
-            ids,
-            params,
-            tokenizer=tokenizer,
-            max_context=parts.limits.max_context,
-            seed=derived if params.seed is None else params.seed,
-            streams=stream,
-        )
-        check_fits(request, parts.limits)
-        self._requests[number] = request
-        parts.scheduler.add(request)
+        with self._alone():
+            # A refused prompt takes a number too: what becomes of it must not change the seeds of
+            # the others.
+            number, self._next_id = self._next_id, self._next_id + 1
+            request = self._request(number, prompt, params, system=system, raw=raw, streams=stream)
+            self._requests[number] = request
+            self._assembly.scheduler.add(request)
         return number
 
     def abort(self, number: int) -> None:
         """End a request at any moment; the next `step` reports it. Unknown numbers are ignored."""
         request = self._requests.get(number)
         if request is not None and not self._closed:
-            self._assembly.scheduler.end(request, FinishReason.ABORT)
+            with self._alone():
+                self._assembly.scheduler.end(request, FinishReason.ABORT)
 
     def step(self) -> list[RequestOutput]:
         """One iteration of the loop; what finished, and what grew of the streaming requests.
@@ -175,29 +165,15 @@ class Engine:
 
         Raises what a schedule-stream write raised, which ends the engine.
         """
-        self._check_open()
-        scheduler = self._assembly.scheduler
-        started = time.perf_counter()
-        try:
-            if scheduler.has_work:
-                self._assembly.loop(scheduler)
-        except BaseException:
-            # Rows or tables may be half written: nothing that runs can be trusted or finished.
-            self.close()
-            raise
-        finally:
-            self._seconds += time.perf_counter() - started
-        news, scheduler.news = scheduler.news, []
-        wanted = dict.fromkeys(request for request in news if request.id in self._requests)
-        outputs = [self._output(request) for request in wanted]
-        late, self._undelivered = self._undelivered, []
-        return late + [output for output in outputs if output.finished or output.delta]
+        with self._alone():
+            return self._step()
 
     @property
     def has_work(self) -> bool:
         """Whether `step` still has something to do or to report."""
         scheduler = self._assembly.scheduler
-        return scheduler.has_work or bool(scheduler.news or self._undelivered)
+        wanted = any(request.id in self._requests for request in scheduler.news)
+        return scheduler.has_work or wanted or bool(self._undelivered)
 
     def stats(self) -> dict[str, Any]:
         """Counts since the start, and where every fence fell: {mode, reason, count}."""
@@ -223,9 +199,65 @@ class Engine:
 
     # ---- inside ----------------------------------------------------------------------------------
 
-    def _check_open(self) -> None:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse a closed engine, and a second thread before it can touch anything."""
         if self._closed:
             raise WarcoreError("this engine is closed", next="make a new Engine")
+        if not self._in_use.acquire(blocking=False):
+            raise WarcoreError(
+                "two threads use one engine at the same time",
+                next="give every thread an engine, or let one thread drive it",
+            )
+        try:
+            yield
+        finally:
+            self._in_use.release()
+
+    def _step(self) -> list[RequestOutput]:
+        scheduler = self._assembly.scheduler
+        started = time.perf_counter()
+        try:
+            if scheduler.has_work:
+                self._assembly.loop(scheduler)
+        except BaseException:
+            # Rows or tables may be half written: nothing that runs can be trusted or finished.
+            self.close()
+            raise
+        finally:
+            self._seconds += time.perf_counter() - started
+        news, scheduler.news = scheduler.news, []
+        wanted = dict.fromkeys(request for request in news if request.id in self._requests)
+        outputs = [self._output(request) for request in wanted]
+        late, self._undelivered = self._undelivered, []
+        return late + [output for output in outputs if output.finished or output.delta]
+
+    def _request(
+        self,
+        number: int,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None,
+        *,
+        system: str | None,
+        raw: bool,
+        streams: bool,
+    ) -> Request:
+        params = params or SamplingParams()
+        parts = self._assembly
+        info, tokenizer = parts.choices.info, parts.model.tokenizer
+        derived = (self.config.seed + (number + 1) * GOLDEN) % (1 << 63)
+        request = Request.new(
+            number,
+            prompt if isinstance(prompt, str) else None,
+            prompt_ids(prompt, tokenizer, info.vocab_size, system=system, raw=raw),
+            params,
+            tokenizer=tokenizer,
+            max_context=parts.limits.max_context,
+            seed=derived if params.seed is None else params.seed,
+            streams=streams,
+        )
+        check_fits(request, parts.limits, info.max_context)
+        return request
 
     def _output(self, request: Request) -> RequestOutput:
         if request.finished:
@@ -236,9 +268,25 @@ class Engine:
 def _one_each(params: Any, count: int) -> list[SamplingParams | None]:
     if params is None or isinstance(params, SamplingParams):
         return [params] * count
-    each = list(params)
+    each = list(params) if isinstance(params, (list, tuple)) else [params]
+    wrong = [one for one in each if not isinstance(one, SamplingParams)]
+    if wrong:
+        raise ConfigError(
+            f"params={wrong[0]!r} is no SamplingParams", next="SamplingParams(max_new_tokens=16)"
+        )
     if len(each) != count:
         raise ConfigError(
             f"{count} prompts, but {len(each)} sampling parameters", next="give one, or one each"
         )
     return each
+
+
+def _several(prompts: Any) -> list[Any]:
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts, (list, tuple)):
+        return list(prompts)
+    raise ConfigError(
+        f"prompts={type(prompts).__name__} is neither a text nor a list of prompts",
+        next="generate('text') or generate(['text', [1, 2, 3]])",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,12 @@ def free_bytes(device: torch.device) -> int | None:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[0])
+    known = [free for free in (_machine_bytes(), _group_bytes()) if free is not None]
+    return min(known, default=None)
+
+
+def _machine_bytes() -> int | None:
+    """What the kernel says could be given without swapping."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -94,11 +101,26 @@ def free_bytes(device: torch.device) -> int | None:
     return sizes[0] * 1024 if sizes else None
 
 
+CGROUPS = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+)
+"""(limit, use) of a container's memory, in cgroup 2 and 1."""
+
+
+def _group_bytes(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What is left of a container's limit; None where there is none."""
+    for names in CGROUPS:
+        try:
+            limit, used = ((root / name).read_text(encoding="ascii").strip() for name in names)
+        except OSError:
+            continue
+        return int(limit) - int(used) if limit.isdigit() else None
+    return None
+
+
 def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    size = dtype.itemsize
-    for extent in shape:
-        size *= extent
-    return size
+    return prod(shape) * dtype.itemsize
 
 
 def _gib(count: int) -> str:

@@ -32,20 +32,27 @@ def prompt_ids(
     return ids
 
 
-def check_fits(request: Request, limits: Limits) -> None:
-    """RequestError if `request` could not be served even alone."""
+def check_fits(request: Request, limits: Limits, most: int) -> None:
+    """RequestError if `request` could not be served even alone.
+
+    most: the longest context that the model allows.
+    """
     length = len(request.prompt_ids)
     if length > limits.max_context:
         raise RequestError(
             f"the prompt has {length} tokens; the context holds {limits.max_context}",
-            next="shorten the prompt, or raise --context-length",
+            next="shorten the prompt"
+            if limits.max_context == most
+            else f"shorten the prompt, or raise --context-length (up to {most})",
         )
     capacity = limits.pages * limits.page_size
     if request.most_tokens > capacity:
         raise RequestError(
             f"the request may need {request.most_tokens} tokens of KV; the pool holds "
             f"{capacity} ({limits.pages} pages of {limits.page_size})",
-            next=f"raise --kv-pages, or ask for at most {max(capacity - length + 1, 0)} new tokens",
+            next="raise --kv-pages"
+            if length > capacity
+            else f"raise --kv-pages, or ask for at most {capacity - length + 1} new tokens",
         )
 
 
@@ -61,6 +68,8 @@ def _tokenize(prompt: str, tokenizer: Tokenizer, *, system: str | None, raw: boo
 
 def _numbers(prompt: object) -> list[int]:
     try:
+        if isinstance(prompt, (bytes, bytearray)):
+            raise TypeError("bytes are neither")  # noqa: TRY301  one way out for all that is not
         return [index(i) for i in prompt]  # type: ignore[attr-defined]
     except TypeError as error:
         raise RequestError(

@@ -71,6 +71,9 @@ def select(records: Iterable[PluginRecord], kind: Kind, name: str) -> PluginReco
     for record in found:
         if record.state not in {"available", "loaded"}:
             cause = f" ({record.cause})" if record.cause else ""
+            if record.state == "conflict":
+                either = " or ".join(f"pip uninstall {r.distribution}" for r in found)
+                raise PluginError(f"{record} is in conflict{cause}", next=f"keep one: {either}")
             raise PluginError(f"{record} is {record.state}{cause}", next=record.next or listing)
     return found[0]
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
+import logging
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from warcore.errors import ModelError, PluginError, WiringError, blame
+from warcore.records import suggestion
 from warcore.registry import PluginRecord, candidates, load, select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from warcore.backend import AttentionBackend, AttentionSpec
     from warcore.config import EngineConfig
     from warcore.model import ModelFamily
+    from warcore.records import Kind
+
+log = logging.getLogger("warcore.serving")
 
 DEFAULT_PAGE_SIZE = 16
+PATIENCE = 10.0
+"""Seconds after which a person should know what is being imported."""
+WORDS = {"conflict": "in conflict"}
 
 
 # ---- models --------------------------------------------------------------------------------------
@@ -34,7 +43,7 @@ def find_model(
         if canonical is None:
             raise ModelError(f"{name} does not recognise {config.model_ref!r}")
         return family, canonical
-    ref = config.model
+    ref = config.model.removeprefix("model:")
     word = ref.partition(":")[0]
     if any(record.kind == "model" and record.name == word for record in records):
         families = [(word, load(select(records, "model", word)))]
@@ -51,12 +60,11 @@ def find_model(
             continue
         if canonical is not None:
             return family, canonical
-    names = [record.name for record in records if record.kind == "model"]
-    near = difflib.get_close_matches(word, names, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = suggestion(word, (r.name for r in records if r.kind == "model" and r.name != word))
+    lines = [*broken, *_set_aside(records, "model")]
     raise ModelError(
         f"no installed model family recognises {ref!r}{hint}"
-        + "".join(f"\n  {line}" for line in broken),
+        + "".join(f"\n  {line}" for line in lines),
         next="warcore list-plugins --kind model",
     )
 
@@ -69,7 +77,7 @@ def _model_families(
     broken = []
     for record in candidates(records, "model"):
         try:
-            families.append((record.name, load(record)))
+            families.append((record.name, _load_unselected(record)))
         except PluginError as error:  # noqa: PERF203  one that is broken must not hide the others
             broken.append(error.what)
     families.sort(key=lambda named: -named[1].default_rank)
@@ -79,6 +87,31 @@ def _model_families(
 def _recognises(name: str, family: type[ModelFamily], ref: str) -> str | None:
     with blame(f"model {name}", f"recognises({ref!r})"):
         return family.recognises(ref)
+
+
+def _set_aside(records: Sequence[PluginRecord], kind: Kind) -> list[str]:
+    """A line for each plugin of `kind` that could not even be asked, with its cause."""
+    usable = candidates(records, kind)
+    others = [record for record in records if record.kind == kind and record not in usable]
+    return [f"{r.name} ({r.origin}) is {WORDS.get(r.state, r.state)}: {r.cause}" for r in others]
+
+
+def _load_unselected(record: PluginRecord) -> Any:
+    """Import a plugin that nobody named. One that hangs or crashes here must have a name."""
+    with slow_import(record, f"--disable {record.name}"):
+        return load(record)
+
+
+@contextmanager
+def slow_import(record: PluginRecord, remedy: str) -> Iterator[None]:
+    """Say what is being imported once it takes longer than anybody expects."""
+    timer = threading.Timer(PATIENCE, log.warning, ("still importing %s. Next: %s", record, remedy))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 # ---- backends ------------------------------------------------------------------------------------
@@ -122,7 +155,7 @@ def _fitting(
     able, unable = [], []
     for record in candidates(records, "backend"):
         try:
-            cls: type[AttentionBackend] = load(record)
+            cls: type[AttentionBackend] = _load_unselected(record)
             spec, reasons = fit(record.name, cls)
         except PluginError as error:
             unable.append(error.what)
@@ -131,7 +164,7 @@ def _fitting(
             unable.append(f"{record.name}: {'; '.join(reasons)}")
         else:
             able.append((record.name, cls, spec))
-    return able, unable
+    return able, [*unable, *_set_aside(records, "backend")]
 
 
 def _best(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from toys import Toy
 
 from warcore import Engine, EngineConfig, SamplingParams, WarcoreError
+from warcore.errors import ConfigError
 
 SHORT = SamplingParams(max_new_tokens=4)
 
@@ -160,3 +163,86 @@ def test_a_failed_step_keeps_nothing_of_its_forward_alive(monkeypatch, engine):
         assert kept[0]() is None
     finally:
         gc.enable()
+
+
+def test_bytes_are_no_prompt(engine):
+    (bad,) = engine.generate([b"abc"], SHORT)
+    assert "a text or a list of token ids" in bad.error
+
+
+@pytest.mark.parametrize("params", [{"max_new_tokens": 3}, ["x"], [None], 5])
+def test_params_of_another_type_are_refused_at_once(engine, params):
+    with pytest.raises(ConfigError, match="no SamplingParams"):
+        engine.generate(["hello"], params)
+
+
+@pytest.mark.parametrize("prompts", [None, 5, {"a", "b"}, {"a": 1}])
+def test_prompts_without_an_order_are_refused(engine, prompts):
+    with pytest.raises(ConfigError, match="neither a text nor a list"):
+        engine.generate(prompts)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"host": None},
+        {"mixed": "no"},
+        {"options": ["a"]},
+        {"options": {"a.b": None}},
+        {"model": 3},
+        {"backend": ""},
+        {"disable": [3]},
+        {"page_size": 0},
+    ],
+    ids=str,
+)
+def test_a_setting_of_another_type_is_refused_by_name(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        EngineConfig(**{"model": Toy, **wrong})
+
+
+def test_one_name_to_disable_is_a_list_of_one():
+    assert EngineConfig(model=Toy, disable="random").disable == ("random",)
+
+
+def test_a_second_thread_is_refused_before_it_touches_anything(engine, monkeypatch):
+    scheduler = engine._assembly.scheduler
+    inside, outcome = threading.Event(), []
+    next_batch = scheduler.next_batch
+
+    def meet():
+        thread = threading.Thread(target=lambda: outcome.append(_error(engine.step)))
+        thread.start()
+        thread.join()
+        inside.set()
+        return next_batch()
+
+    monkeypatch.setattr(scheduler, "next_batch", meet)
+    engine.add_request("hello", SHORT)
+    engine.step()
+    assert inside.is_set()
+    assert "two threads use one engine" in str(outcome[0])
+
+
+def _error(call):
+    try:
+        call()
+    except WarcoreError as error:
+        return error
+    return None
+
+
+def test_a_neighbour_that_is_refused_changes_nobodys_draws():
+    params = SamplingParams(temperature=1.0, max_new_tokens=8)
+
+    def texts(first):
+        with Engine(EngineConfig(model=Toy, backend=_backend(), dtype="float64")) as engine:
+            return [o.text for o in engine.generate([first, "hello", "world"], params)][1:]
+
+    assert texts("a") == texts("") == texts("x" * 100)
+
+
+def test_a_thousand_queued_prompts_are_all_answered(engine):
+    outputs = engine.generate(["hello"] * 1000, SamplingParams(max_new_tokens=2))
+    assert len(outputs) == 1000
+    assert {output.text for output in outputs} == {outputs[0].text}

@@ -165,3 +165,19 @@ def test_staging_into_what_is_not_there_or_too_small_is_refused(name, values, me
 
     with pytest.raises(PluginError, match=message):
         built(init)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"memory.max": "1000", "memory.current": "400"}, 600),
+        ({"memory.max": "max", "memory.current": "400"}, None),
+        ({"memory/memory.limit_in_bytes": "900", "memory/memory.usage_in_bytes": "100"}, 800),
+        ({}, None),
+    ],
+)
+def test_the_limit_of_a_container_counts(tmp_path, files, expected):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert warcore.memory._group_bytes(tmp_path) == expected

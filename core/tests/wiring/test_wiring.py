@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import attrs
 import pytest
 import torch
@@ -9,6 +11,7 @@ import toys
 from parts import configured
 from toys import INFO, RowMajor, Toy
 
+import warcore.serving
 import warcore.wiring
 from warcore import Layer, ModelError, PluginError, PluginRecord, WiringError
 from warcore.errors import ConfigError
@@ -214,9 +217,37 @@ def test_an_unknown_model_gets_a_suggestion(installed):
     with pytest.raises(ModelError) as raised:
         chosen(model="toi")
     assert str(raised.value) == (
-        "no installed model family recognises 'toi'; did you mean 'toy'?\n"
+        "no installed model family recognises 'toi'; did you mean toy?\n"
         "Next: warcore list-plugins --kind model"
     )
+
+
+def test_what_could_not_be_asked_is_listed_with_its_cause(installed):
+    aside = attrs.evolve(
+        backend("alpha"), state="disabled", cause="--disable names it", distribution="x"
+    )
+    installed(aside)
+    with pytest.raises(WiringError) as raised:
+        chosen()
+    assert "alpha (x" in raised.value.what
+    assert "is disabled: --disable names it" in raised.value.what
+
+
+def test_a_kind_may_stand_before_the_name_of_a_model(installed):
+    installed(backend("alpha"))
+    assert chosen(model="model:toy").ref == "toy"
+
+
+def test_an_import_that_takes_long_has_a_name(installed, monkeypatch, caplog):
+    gate = threading.Event()
+    monkeypatch.setattr(warcore.serving, "PATIENCE", 0.0)
+    monkeypatch.setattr(warcore.serving.log, "warning", lambda *a: (said.append(a), gate.set()))
+    said = []
+    record = backend("alpha")
+    monkeypatch.setattr(warcore.serving, "load", lambda record: gate.wait(60) and RowMajor)
+    assert warcore.serving._load_unselected(record) is RowMajor
+    message, *values = said[0]
+    assert (message % tuple(values)).endswith("Next: --disable alpha")
 
 
 def family(name, answer, rank=0):
