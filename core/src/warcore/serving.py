@@ -41,7 +41,9 @@ def find_model(
             return family, name
         canonical = _recognises(name, family, config.model_ref)
         if canonical is None:
-            raise ModelError(f"{name} does not recognise {config.model_ref!r}")
+            raise ModelError(
+                f"{name} does not recognise {config.model_ref!r}", next="give another model_ref"
+            )
         return family, canonical
     ref = config.model.removeprefix("model:")
     word = ref.partition(":")[0]
