@@ -215,11 +215,15 @@ class Engine:
             self._in_use.release()
 
     def _step(self) -> list[RequestOutput]:
+        import torch
+
         scheduler = self._assembly.scheduler
         started = time.perf_counter()
         try:
             if scheduler.has_work:
-                self._assembly.loop(scheduler)
+                # Work that runs inline finds the mode set, which is cheaper than setting it.
+                with torch.inference_mode():
+                    self._assembly.loop(scheduler)
         except BaseException:
             # Rows or tables may be half written: nothing that runs can be trusted or finished.
             self.close()

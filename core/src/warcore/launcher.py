@@ -67,7 +67,8 @@ class Launcher:
         owed: (places, pages) that the table must name before this step.
         """
         mode = _mode(entries)
-        words = sum(SAMPLING_COLUMNS + 3 + entry.tokens for entry in entries) + 2 * len(owed[0])
+        words = (SAMPLING_COLUMNS + 3) * len(entries) + 2 * len(owed[0])
+        words += sum(entry.tokens for entry in entries)
         block = Block(words, self._device)
         places, pages = map(block.integers, owed)
         inputs, sampling = self._inputs(mode, entries, block)

@@ -122,11 +122,6 @@ class Request:
         # The newest token is sampled, but it is computed only by the step that takes it as input.
         return len(self.prompt_ids) + len(self.output_ids) + self.pending - 1
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether everything it may ever produce has been launched."""
-        return not self.prefilling and self.sampled >= self.limit
-
     def start(self, row: int) -> None:
         """Admitted: a fresh attempt from the settled tokens, in `row`."""
         assert not self.pending, "results of an earlier attempt are still on their way"

@@ -122,7 +122,7 @@ class Scheduler:
         launch = self.launcher.launch(entries, self.pages.owed(), fenced=fenced)
         self.steps += 1
         for entry in entries:
-            if entry.request.exhausted:
+            if entry.samples and entry.request.sampled >= entry.request.limit:
                 self._release(entry.request)
         return launch
 
@@ -183,19 +183,23 @@ class Scheduler:
 
     def _decodes(self) -> list[Entry]:
         """One token for every running request whose prefill has been launched."""
-        for request in list(self.running):
-            if request.row and not request.prefilling:
-                self._make_room(request)
-        return [self._decode(request) for request in self.running if not request.prefilling]
+        size = self.limits.page_size
+        decoding = [request for request in self.running if not request.prefilling]
+        full = [r for r in decoding if r.written >= len(r.pages) * size]
+        for request in full:
+            self._make_room(request)
+        if full:  # which may have cost some of them their place
+            decoding = [request for request in decoding if request.row]
+        return [self._decode(request) for request in decoding]
 
     def _decode(self, request: Request) -> Entry:
         request.pending += 1
         return Entry(request, request.row, None, 1, request.written, samples=True)
 
     def _make_room(self, request: Request) -> None:
-        """A slot for the next token of `request`, at the cost of the newest ones if need be."""
-        if request.written < len(request.pages) * self.limits.page_size:
-            return
+        """A page for the next token of `request`, at the cost of the newest ones if need be."""
+        if not request.row:
+            return  # it was the cost of another one's
         while not len(self.pages):
             newest = self.running[-1]
             self._retract(newest)
