@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from warcore.errors import ModelError, PluginError, WiringError, blame
@@ -12,7 +11,7 @@ from warcore.records import suggestion
 from warcore.registry import PluginRecord, candidates, load, select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from warcore.backend import AttentionBackend, AttentionSpec
     from warcore.config import EngineConfig
@@ -99,19 +98,14 @@ def _set_aside(records: Sequence[PluginRecord], kind: Kind) -> list[str]:
 
 
 def _load_unselected(record: PluginRecord) -> Any:
-    """Import a plugin that nobody named. One that hangs or crashes here must have a name."""
-    with slow_import(record, f"--disable {record.name}"):
-        return load(record)
-
-
-@contextmanager
-def slow_import(record: PluginRecord, remedy: str) -> Iterator[None]:
-    """Say what is being imported once it takes longer than anybody expects."""
-    timer = threading.Timer(PATIENCE, log.warning, ("still importing %s. Next: %s", record, remedy))
+    """Import a plugin that nobody named; one that takes long is named before anybody wonders."""
+    timer = threading.Timer(
+        PATIENCE, log.warning, ("still importing %s. Next: --disable %s", record, record.name)
+    )
     timer.daemon = True
     timer.start()
     try:
-        yield
+        return load(record)
     finally:
         timer.cancel()
 
