@@ -94,12 +94,12 @@ def test_a_greedy_batch_puts_nothing_on_the_device():
     def never(values, dtype):
         raise AssertionError(values)
 
-    assert SamplingBatch.build([SamplingParams(top_k=3)] * 2, [1, 2], never).greedy
+    assert SamplingBatch.build([SamplingParams(top_k=3)] * 2, [1, 2], never).temperature is None
 
 
 def test_a_filter_that_no_row_uses_is_not_on_the_device():
     batch = batch_of([SamplingParams(temperature=1, top_p=0.5), SamplingParams()], [1, 2])
-    assert not batch.greedy
+    assert batch.temperature is not None
     assert batch.top_p is not None
     assert (batch.top_k, batch.min_p) == (None, None)
 

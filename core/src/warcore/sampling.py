@@ -132,11 +132,6 @@ class SamplingBatch:
     min_p: torch.Tensor | None = None
     """[B] floats, 0: off for the row."""
 
-    @property
-    def greedy(self) -> bool:
-        """Whether every row takes its likeliest token."""
-        return self.temperature is None
-
     @classmethod
     def build(
         cls, params: Sequence[SamplingParams], seeds: Sequence[int], to_device: ToDevice
