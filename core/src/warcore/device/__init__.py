@@ -5,7 +5,17 @@ Importing it imports no torch: the devices are loaded when they are first asked 
 
 from __future__ import annotations
 
-from warcore.device.base import Device, Event, Graph, Latch, Observer, Pending, Stream, Ticket
+from warcore.device.base import (
+    Device,
+    Event,
+    Graph,
+    GraphPool,
+    Latch,
+    Observer,
+    Pending,
+    Stream,
+    Ticket,
+)
 from warcore.device.ring import EventRing
 from warcore.errors import ConfigError, DeviceError
 
@@ -14,6 +24,7 @@ __all__ = [
     "Event",
     "EventRing",
     "Graph",
+    "GraphPool",
     "Latch",
     "Observer",
     "Pending",

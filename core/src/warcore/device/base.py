@@ -88,6 +88,14 @@ class Event(ABC):
         """
 
     @abstractmethod
+    def disarm(self) -> None:
+        """The replay that was to reach the armed tickets failed or was never called.
+
+        Call it in the submitted work that armed them, once nothing of the replay runs any more:
+        here they count as passed, so that nobody waits in vain.
+        """
+
+    @abstractmethod
     def reached(self, generation: int) -> bool:
         """Whether the record of that generation has been passed."""
 
@@ -140,21 +148,42 @@ class Latch(ABC):
         """Whether it is open."""
 
 
+class GraphPool(ABC):
+    """Memory that graphs share.
+
+    What a captured function has let go of may serve the rest of its graph and every later graph
+    of the pool; what is still held by anybody is left alone. So a replay may overwrite the results
+    of another graph's replay that nobody has copied or kept a tensor of since its capture, and the
+    graphs of one pool must replay one after another, on one stream.
+    """
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """The memory that the pool keeps, in bytes."""
+
+
 class Graph(ABC):
     """Recorded device work that replays into the same memory."""
 
     @abstractmethod
     def capture(self, fn: Callable[[], T]) -> T:
-        """Record `fn` on the current stream (inside submitted work); its value, static memory."""
+        """Record `fn` on the current stream (inside submitted work); its value, static memory.
+
+        DeviceError, with the operation and the line of code, for what no replay could repeat: a
+        value that leaves the device, a shape that depends on data, memory that is replaced.
+        """
+
+    @abstractmethod
+    def outside(self, fn: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """During this graph's capture: run `fn` eagerly now, and eagerly again in each replay.
+
+        A break in the graph. Its value is copied to one address for life, which is returned.
+        """
 
     @abstractmethod
     def replay(self) -> None:
         """Run the recorded work on the current stream."""
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """The memory that this graph keeps from capture on, in bytes; 0 before capture."""
 
 
 class Observer(Protocol):
@@ -182,12 +211,17 @@ class Observer(Protocol):
     def waited(self, stream: Stream | None, ticket: Ticket) -> None:
         """`stream` goes on after the record of `ticket`; None: the host does."""
 
+    def phase(self, stream: Stream | None, name: str) -> None:
+        """The work that runs on `stream` goes on to its phase `name`; the one before has ended."""
+
 
 class Device(ABC):
     """Makes streams and all that belongs to them. Used as a context manager it closes itself."""
 
     name: ClassVar[str]
     """"host", "cuda" or "virtual"."""
+    warms_up: ClassVar[bool] = False
+    """Whether a function must have run once before it is captured: kernels that load late."""
     supports_graphs: bool
     supports_external_events: bool
     observers: Observer | None = None
@@ -211,8 +245,12 @@ class Device(ABC):
         """A new latch."""
 
     @abstractmethod
-    def graph(self) -> Graph:
-        """A new, empty graph. DeviceError where `supports_graphs` is False."""
+    def graph_pool(self) -> GraphPool:
+        """A new, empty pool. DeviceError where `supports_graphs` is False."""
+
+    @abstractmethod
+    def graph(self, pool: GraphPool | None = None) -> Graph:
+        """A new, empty graph in `pool` (default: a pool of its own). DeviceError as above."""
 
     @abstractmethod
     def current_stream(self) -> Stream | None:
@@ -221,6 +259,11 @@ class Device(ABC):
     @abstractmethod
     def host_buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         """Host memory that an asynchronous copy may read: pinned where the device needs that."""
+
+    def phase(self, name: str) -> None:
+        """Tell the observer, if there is one, that the running work goes on to its phase `name`."""
+        if self.observers is not None:
+            self.observers.phase(self.current_stream(), name)
 
     @abstractmethod
     def synchronize(self) -> None:
