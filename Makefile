@@ -10,7 +10,7 @@ pip := $(python) -m pip --disable-pip-version-check
 # A checkout that was moved or copied is set up again: its editable installs point elsewhere.
 done := .venv/set-up/$(shell pwd | cksum | cut -d' ' -f1)
 
-demo_set := core plugins/models/llama plugins/backends/torch_native
+demo_set := core plugins/models/llama plugins/backends/torch_native plugins/graph_runners/full
 rest := $(filter-out $(demo_set),$(patsubst %/pyproject.toml,%,$(wildcard plugins/*/*/pyproject.toml)))
 test_tools := pytest pytest-randomly ruff mypy transformers
 

@@ -205,10 +205,11 @@ class LoggingFence(ReadFence):
 def runner_of(device, backend, *, model=None, scope=None, engine=None, **more):
     """A ModelRunner with a ring of its own."""
     return ModelRunner(
+        device,
         model or Silent(),
         backend,
         scope or read_scope("toy", backend),
         engine or EngineScope(),
-        EventRing(device),
+        ring=EventRing(device),
         **more,
     )

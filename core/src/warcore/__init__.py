@@ -16,18 +16,19 @@ if TYPE_CHECKING:
         BackendContext,
         TensorSpec,
     )
-    from warcore.batch import ForwardBatch
+    from warcore.batch import Bucket, ForwardBatch
     from warcore.config import EngineConfig
     from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
-    from warcore.device.base import Event
+    from warcore.device.base import Event, Graph
     from warcore.engine import Engine
     from warcore.errors import ModelError, PluginError, WarcoreError, WiringError
+    from warcore.graphs import GraphRunner, RunnerContext
     from warcore.model import Layer, Model, ModelContext, ModelFamily, ModelInfo, Output, Tokenizer
     from warcore.options import NoOptions
     from warcore.output import RequestOutput
     from warcore.records import PluginRecord
     from warcore.registry import find_plugins
-    from warcore.runner import GraphRunner, ModelRunner
+    from warcore.runner import ModelRunner
     from warcore.sampling import SamplingParams
     from warcore.spec import SpecAlgorithm, Stager
 
@@ -43,7 +44,7 @@ _HOME = {
     "ModelInfo": "model",
     # you subclass
     "AttentionBackend": "backend",
-    "GraphRunner": "runner",
+    "GraphRunner": "graphs",
     "SpecAlgorithm": "spec",
     "Stager": "spec",
     "ModelFamily": "model",
@@ -52,11 +53,14 @@ _HOME = {
     "NoOptions": "options",
     # you are given
     "BackendContext": "backend",
+    "RunnerContext": "graphs",
     "ModelContext": "model",
     "ModelRunner": "runner",
     # you return
     "Output": "model",
+    "Bucket": "batch",
     "Event": "device.base",
+    "Graph": "device.base",
     # you run
     "Engine": "engine",
     "EngineConfig": "config",
@@ -76,11 +80,13 @@ __all__ = [
     "AttentionBackend",
     "AttentionSpec",
     "BackendContext",
+    "Bucket",
     "Engine",
     "EngineConfig",
     "Event",
     "ForwardBatch",
     "ForwardMode",
+    "Graph",
     "GraphKind",
     "GraphRunner",
     "Layer",
@@ -95,6 +101,7 @@ __all__ = [
     "PluginError",
     "PluginRecord",
     "RequestOutput",
+    "RunnerContext",
     "SamplingParams",
     "SharedReadEnds",
     "SpecAlgorithm",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from warcore.backend import AttentionBackend, BackendContext
-from warcore.contract import GraphKind
-from warcore.device import open_device
-from warcore.device.ring import EventRing
+from warcore.buckets import plan_buckets
+from warcore.capturing import capture_all
+from warcore.device import EventRing, open_device
 from warcore.errors import blame
 from warcore.hooks import read_engine_scope, read_scope
 from warcore.launcher import Launcher
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from warcore.batch import Bucket
     from warcore.config import EngineConfig
     from warcore.device import Device, Stream
     from warcore.model import Model
@@ -46,6 +48,7 @@ class Assembly:
     choices: Choices
     limits: Limits
     scheduler: Scheduler
+    runner: ModelRunner
     loop: Callable[[Scheduler], None]
     """One iteration of the loop that the config names."""
 
@@ -55,6 +58,7 @@ class Assembly:
         return {
             "model": choices.ref,
             "backend": choices.backend_name,
+            "graph_runner": choices.graph_runner_name,
             "device": str(choices.spec.device),
             "host": getattr(self.device, "mode", None),
             "dtype": str(choices.spec.dtype).removeprefix("torch."),
@@ -81,12 +85,14 @@ class Wired:
     backend: AttentionBackend
     scope: Scope
     engine_scope: EngineScope
+    buckets: tuple[Bucket, ...]
+    """The steps to capture, the largest first; none without a graph runner."""
 
 
 def assemble(
     config: EngineConfig,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
     device: Device | None = None,
     algorithm: SpecAlgorithm | None = None,
     stagers: Mapping[str, object] | None = None,
@@ -99,6 +105,7 @@ def assemble(
     try:
         wired = wire(config, device, algorithm, stagers)
         assembly = connect(config, wired, _load_model(wired.choices, progress))
+        capture_all(wired, assembly.runner, progress)
         # Whatever was filled on the way here is there before the first step on any stream.
         device.synchronize()
     except BaseException:
@@ -114,7 +121,7 @@ def wire(
     stagers: Mapping[str, object] | None = None,
 ) -> Wired:
     """Choose, build and ask the plugins. Loads no weights."""
-    choices = choose(config, device.torch_device)
+    choices = choose(config, device)
     limits = Limits(
         max_running=config.max_running_requests,
         max_context=choices.spec.max_context,
@@ -133,30 +140,43 @@ def wire(
     )
     backend = _make_backend(choices, device, forward, shared, limits)
     return Wired(
-        device,
-        choices,
-        limits,
-        schedule,
-        forward,
-        shared,
-        backend,
-        read_scope(choices.backend_name, backend, algorithm),
-        read_engine_scope(algorithm, stagers),
+        device=device,
+        choices=choices,
+        limits=limits,
+        schedule=schedule,
+        forward=forward,
+        shared=shared,
+        backend=backend,
+        scope=read_scope(choices.backend_name, backend, algorithm),
+        engine_scope=read_engine_scope(algorithm, stagers),
+        buckets=_buckets(config, choices, limits, backend),
     )
+
+
+def _buckets(
+    config: EngineConfig, choices: Choices, limits: Limits, backend: AttentionBackend
+) -> tuple[Bucket, ...]:
+    if choices.graph_runner is None:
+        return ()
+    with blame(f"backend {choices.backend_name}", "graph_key"):
+        modes, device = choices.graph_runner.modes, choices.spec.device
+        return plan_buckets(config, limits, modes, backend.graph_key, device)
 
 
 def connect(config: EngineConfig, wired: Wired, model: Model) -> Assembly:
     """Put the runner, the step and the scheduler around the model."""
     device, limits = wired.device, wired.limits
     runner = ModelRunner(
+        device,
         model,
         wired.backend,
         wired.scope,
         wired.engine_scope,
-        EventRing(device, depth=2),
+        ring=EventRing(device, depth=2),
         prefill_read_done=config.prefill_read_done,
     )
     step = Step(
+        device,
         runner,
         wired.engine_scope,
         tables=wired.shared.tables,
@@ -174,12 +194,13 @@ def connect(config: EngineConfig, wired: Wired, model: Model) -> Assembly:
     )
     scheduler = Scheduler(launcher, limits, wired.shared.place)
     loop = overlap_loop if config.loop == "overlap" else normal_loop
-    return Assembly(config, device, model, wired.choices, limits, scheduler, loop)
+    return Assembly(config, device, model, wired.choices, limits, scheduler, runner, loop)
 
 
-def _load_model(choices: Choices, progress: Callable[[int, int], None] | None) -> Model:
+def _load_model(choices: Choices, progress: Callable[[str, int, int], None] | None) -> Model:
     spec = choices.spec
-    context = ModelContext(spec.device, spec.dtype, choices.model_options, progress)
+    weights = None if progress is None else partial(progress, "weights")
+    context = ModelContext(spec.device, spec.dtype, choices.model_options, weights)
     with blame(f"model {choices.family.__name__}", f"load({choices.ref!r})"):
         return choices.family.load(choices.ref, context)
 
@@ -195,7 +216,7 @@ def _make_backend(
         max_tokens=limits.prefill_chunk + limits.max_running,
         shared=shared.tables,
         kv=_kv_pool(choices, limits.pages),
-        graph=GraphKind.NONE,
+        graph=choices.graph,
         options=choices.backend_options,
         static=statics.static,
         stage=statics.stage,

@@ -100,7 +100,11 @@ class AttentionBackend(ABC):
         """Before the replay, once a step. Host work is allowed; may read `ctx.shared`."""
 
     def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:  # noqa: B027
-        """Recorded. No host sync, no data-dependent shape; may read `ctx.shared`."""
+        """Recorded. No host sync, no data-dependent shape; may read `ctx.shared`.
+
+        A replay does not call it. What it leaves in Python for `forward` belongs to the step that
+        `batch.bucket` names: where `ctx.graph` is BREAKABLE, `forward` runs again at each replay.
+        """
 
     @abstractmethod
     def forward(
@@ -136,6 +140,12 @@ class AttentionBackend(ABC):
         """EXTEND only: copy what the layers would read later. None keeps the static vote."""
         return None
 
-    def graph_key(self, batch: ForwardBatch) -> int:  # noqa: ARG002
-        """What besides bucket and mode tells captures apart (a KV-length bucket, say)."""
+    def graph_key(self, batch: ForwardBatch) -> int | None:  # noqa: ARG002
+        """What besides mode, B and T tells captured steps apart; None: run this batch eagerly.
+
+        Asked of every batch before it runs, and at wiring for every `max_seq_len`: a backend whose
+        work grows with the sequences answers by length bucket, so that a replay over short ones
+        does not pay for the whole context. Batches that differ in `max_seq_len` alone and have one
+        key must be neighbours. The view of a captured step has the bucket's largest `max_seq_len`.
+        """
         return 0

@@ -12,12 +12,32 @@ if TYPE_CHECKING:
     from warcore.contract import ForwardMode
 
 
+@attrs.frozen(cache_hash=True)
+class Bucket:
+    """A step that is captured once and replayed for every smaller one: its shapes, and its key."""
+
+    mode: ForwardMode
+    rows: int
+    """B of the captured step."""
+    tokens: int
+    """T of the captured step."""
+    max_seq_len: int
+    """The longest sequence that a replay serves."""
+    key: int = 0
+    """The backend's `graph_key` of these steps."""
+
+    def __str__(self) -> str:
+        what = self.mode.value.replace("_", " ")
+        return f"{what} of {self.rows} x {self.tokens // self.rows} up to {self.max_seq_len}"
+
+
 @attrs.frozen(eq=False)
 class ForwardBatch:
     """One step as a model and a backend see it. PRIVATE to the step: copies, no request inside.
 
     B requests and T tokens, padding included; equal to the live counts when the step is eager.
-    Padding rows point at row 0 and slot 0, which hold no request's data.
+    Padding rows point at row 0 and slot 0, which hold no request's data; they come after the live
+    ones, and except in DECODE they have no tokens: padding tokens lie beyond `q_start[B]`.
     """
 
     mode: ForwardMode
@@ -49,3 +69,5 @@ class ForwardBatch:
     """[N] i64, the tokens of T whose logits the step needs; None: all of them."""
     tree_mask: torch.Tensor | None = None
     """[T, K+1] bool, which drafted tokens each token sees."""
+    bucket: Bucket | None = None
+    """The captured step that this batch is the static view of; None: the step runs eagerly."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from warcore.backend import AttentionBackend
+    from warcore.graphs import GraphRunner
     from warcore.model import ModelFamily
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -64,11 +65,30 @@ def _several(value: Any) -> Any:
     return (value,) if isinstance(value, str) or not hasattr(value, "__iter__") else tuple(value)
 
 
+def _listed(value: Any) -> Any:
+    """Any sequence as a tuple; what is none is left to the validator."""
+    return tuple(value) if isinstance(value, (list, tuple, range)) else value
+
+
 def _texts(_: object, field: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, dict) or not all(
         isinstance(t, str) for kv in value.items() for t in kv
     ):
         raise ConfigError(f"{field.name}={value!r}", next='give {"NAME.key": "value"}, all text')
+
+
+def _sizes(_: object, field: attrs.Attribute[Any], value: Any) -> None:
+    """Whole numbers from 1, each larger than the one before; at least one."""
+    if value is None:
+        return
+    sizes = list(value) if isinstance(value, tuple) else [value]
+    whole = all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
+    rising = whole and all(a < b for a, b in zip([0, *sizes], sizes))  # noqa: B905  one is longer
+    if not sizes or not rising:
+        raise ConfigError(
+            f"{field.name}={value!r}",
+            next="give sizes from 1 in rising order, such as 1,2,4,8",
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -81,6 +101,20 @@ class EngineConfig:
     """What a class of your own shall recognise and load; empty: its name."""
     backend: str | type[AttentionBackend] | None = attrs.field(default=None, validator=_plugin)
     """A registered name or a class of your own; None: the one that can serve, best rank first."""
+    graph_runner: str | type[GraphRunner] | None = attrs.field(default=None, validator=_plugin)
+    """A registered name or a class of your own; "none": every step runs eagerly; None: the one
+    that can serve, best rank first, if the device has graphs."""
+    graph_buckets: Sequence[int] | None = attrs.field(
+        default=None, converter=_listed, validator=_sizes
+    )
+    """Batch sizes at which decodes are captured, rising; None: powers of two."""
+    graph_prefill_buckets: Sequence[int] | None = attrs.field(
+        default=None, converter=_listed, validator=_sizes
+    )
+    """Token counts at which prefills are captured, rising; None: some on CUDA, none on a CPU."""
+    graph_positions: int | None = attrs.field(default=None, validator=_at_least(1))
+    """Capture no step that attends to more positions, over all its rows; None: 4096 on a CPU,
+    any number elsewhere. Longer steps run eagerly."""
     dtype: str = attrs.field(default="bfloat16", validator=_one_of(*DTYPES))
     device: str = attrs.field(default="auto", validator=_is(str, "text"))
     """auto, host or cuda."""
@@ -107,3 +141,10 @@ class EngineConfig:
     """Plugins to leave out: NAME or KIND:NAME."""
     options: Mapping[str, str] = attrs.field(factory=dict, validator=_texts)
     """Options of plugins: {"NAME.key": "value"}."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.loop == "normal" and self.fence == "coarse":
+            raise ConfigError(
+                "fence='coarse' with loop='normal': the normal loop has no fence",
+                next="loop='overlap', or leave the fence out",
+            )

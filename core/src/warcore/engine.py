@@ -34,9 +34,12 @@ class Engine:
     """
 
     def __init__(
-        self, config: EngineConfig, *, progress: Callable[[int, int], None] | None = None
+        self, config: EngineConfig, *, progress: Callable[[str, int, int], None] | None = None
     ) -> None:
-        """Wire and load. `progress(done, total)` hears of the weights as they load.
+        """Wire, load and capture.
+
+        `progress(what, done, total)` hears of "weights" as they load and of "graphs" as they are
+        captured.
 
         WarcoreError, with the remedy, if something is not there, broken or does not fit.
         """
@@ -176,8 +179,11 @@ class Engine:
         return scheduler.has_work or wanted or bool(self._undelivered)
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the start, and where every fence fell: {mode, reason, count}."""
-        scheduler = self._assembly.scheduler
+        """Counts since the start, and where every fence fell: {mode, reason, count}.
+
+        "graphs": None without a graph runner, else its captures, their bytes, and the replays.
+        """
+        scheduler, captures = self._assembly.scheduler, self._assembly.runner.captures
         return {
             "steps": scheduler.steps,
             "tokens": scheduler.tokens,
@@ -185,6 +191,7 @@ class Engine:
             "tokens_per_second": scheduler.tokens / self._seconds if self._seconds else 0.0,
             "retracts": scheduler.retracts,
             "staging_stalls": scheduler.launcher.staging_stalls,
+            "graphs": None if captures is None else captures.facts(),
             "fences": [
                 {"mode": mode.value, "reason": reason.value, "count": count}
                 for (mode, reason), count in sorted(

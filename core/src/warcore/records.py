@@ -25,7 +25,7 @@ Kind = Literal["backend", "graph_runner", "spec_algo", "stager", "model"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _BASES: Final[dict[Kind, tuple[str, str]]] = {
     "backend": ("warcore.backend", "AttentionBackend"),
-    "graph_runner": ("warcore.runner", "GraphRunner"),
+    "graph_runner": ("warcore.graphs", "GraphRunner"),
     "spec_algo": ("warcore.spec", "SpecAlgorithm"),
     "stager": ("warcore.spec", "Stager"),
     "model": ("warcore.model", "ModelFamily"),

@@ -6,32 +6,28 @@ declaration demands, so a plugin cannot publish in the wrong place.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
+from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.errors import WiringError
 from warcore.fence import FenceReason, Offer
 from warcore.gates import prefill_gates
-from warcore.options import NoOptions
+from warcore.resolution import resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from warcore.backend import AttentionBackend
-    from warcore.batch import ForwardBatch
-    from warcore.device.ring import EventRing
+    from warcore.batch import Bucket, ForwardBatch
+    from warcore.captures import Captures
+    from warcore.device import Device, Event, EventRing, Ticket
     from warcore.fence import ReadFence
     from warcore.model import Layer, Model, ModelInfo, Output
     from warcore.scope import EngineScope, Scope
 
-
-class GraphRunner:
-    """The plugin kind `graph_runner`: captures steps and replays them; the core publishes."""
-
-    modes: ClassVar[frozenset[ForwardMode]] = frozenset()
-    kind: ClassVar[GraphKind] = GraphKind.NONE
-    Options: ClassVar[type] = NoOptions
-    default_rank: ClassVar[int] = 0
+    Attend = Callable[[Callable[[], torch.Tensor]], torch.Tensor]
 
 
 class ModelRunner:
@@ -42,16 +38,20 @@ class ModelRunner:
 
     def __init__(
         self,
+        device: Device,
         model: Model,
         backend: AttentionBackend,
         scope: Scope,
         engine: EngineScope,
-        ring: EventRing,
         *,
+        ring: EventRing,
         role: str = "target",
         prefill_read_done: bool = True,
     ) -> None:
         self.info: ModelInfo = model.info
+        self.captures: Captures | None = None
+        """What a graph runner captured for it; None: every step runs eagerly."""
+        self._device = device
         self._model = model
         self._backend = backend
         self._scope = scope
@@ -60,13 +60,15 @@ class ModelRunner:
         self._role = role
         self._prefill_read_done = prefill_read_done
         self._fence: ReadFence | None = None
+        self._view: ForwardBatch | None = None
+        """What the step that runs now shows the backend."""
 
     def lend(self, fence: ReadFence | None) -> None:
         """The fence that this runner's phases offer to until the next call; None: nobody asks."""
         self._fence = fence
 
     def execute(self, batch: ForwardBatch) -> Output:
-        """Run one phase on the current stream.
+        """Run one phase on the current stream: replayed if a captured step holds it, else eagerly.
 
         WiringError if another phase has settled this launch's fence: this one would read shared
         buffers that the next step may have rewritten.
@@ -78,9 +80,8 @@ class ModelRunner:
                 next="name its runner in last_shared_read_runner; in prefill steps, declare "
                 "later_prefill_reader",
             )
-        if batch.mode.is_prefill:
-            return self._prefill(batch)
-        return self._eager(batch, self._scope.ends[batch.mode])
+        bucket = None if self.captures is None else self.captures.bucket_for(batch)
+        return self._eager(batch) if bucket is None else self._replayed(batch, bucket)
 
     def _comes_too_late(self) -> bool:
         """Whether the fence has settled without this phase in mind.
@@ -95,45 +96,127 @@ class ModelRunner:
             return True
         return fence.reason is FenceReason.FINE and not self._engine.later_prefill_reader
 
-    def _prefill(self, batch: ForwardBatch) -> Output:
-        """Metadata, gates, body: only the gates settle the fence of a prefill step."""
-        self._backend.init_forward_metadata_out_graph(batch)
-        if self._fence is not None and self._role == "target":
-            self._publish_prefill(batch, batch.padded_tokens)
-        self._backend.init_forward_metadata_in_graph(batch)
-        return self._body(batch)
+    # ---- the two ways of a step: where each records and offers -----------------------------------
 
-    def _eager(self, batch: ForwardBatch, ends: SharedReadEnds) -> Output:
-        """A step without a graph: the event goes exactly where the latest vote says."""
+    def _eager(self, batch: ForwardBatch) -> Output:
+        """Without a graph the event goes exactly where the latest vote says."""
+        mode, backend = batch.mode, self._backend
+        ends = None if mode.is_prefill else self._scope.ends[mode]
+        self._view = batch
         if ends is SharedReadEnds.UNKNOWN:
-            self._offer(batch.mode, FenceReason.UNDECLARED, self._scope.latest[batch.mode])
-        self._backend.init_forward_metadata_out_graph(batch)
+            self._offer_undeclared(mode)
+        self._device.phase("out_graph")
+        backend.init_forward_metadata_out_graph(batch)
+        if mode.is_prefill:
+            self._publish_prefill(batch, batch.padded_tokens)
         if ends is SharedReadEnds.PRE_REPLAY:
-            self._record_and_offer(batch.mode)
-        self._backend.init_forward_metadata_in_graph(batch)
+            self._record_and_offer(mode)
+        self._device.phase("in_graph")
+        backend.init_forward_metadata_in_graph(batch)
         if ends is SharedReadEnds.IN_REPLAY:
-            self._record_and_offer(batch.mode)
+            self._record_and_offer(mode)
+        self._device.phase("body")
         output = self._body(batch)
         if ends is SharedReadEnds.POST_REPLAY:
-            self._record_and_offer(batch.mode)
+            self._record_and_offer(mode)
         return output
 
-    def _body(self, batch: ForwardBatch) -> Output:
+    def _replayed(self, batch: ForwardBatch, bucket: Bucket) -> Output:
+        """With a graph nothing can be recorded inside it but its own marker."""
+        assert self.captures is not None
+        mode, captures = batch.mode, self.captures
+        self._view = captures.load(batch, bucket)
+        marker = captures.marker(bucket)
+        ends = (
+            None
+            if mode.is_prefill
+            else resolve(self._scope.ends[mode], graph=True, marker=marker is not None)
+        )
+        self._device.phase("out_graph")
+        self._backend.init_forward_metadata_out_graph(self._view)
+        if mode.is_prefill:
+            self._publish_prefill(batch, bucket.tokens)
+        if ends is SharedReadEnds.PRE_REPLAY:
+            self._record_and_offer(mode)
+        if ends is SharedReadEnds.UNKNOWN:
+            self._offer_undeclared(mode)
+        self._device.phase("replay")
+        if ends is SharedReadEnds.IN_REPLAY and self._listener is not None:
+            assert marker is not None
+            output = self._replay_past(marker, batch, bucket)
+        else:
+            output = captures.replay(bucket, batch)
+        if ends is SharedReadEnds.POST_REPLAY:
+            self._record_and_offer(mode)
+        return output
+
+    def _replay_past(self, marker: Event, batch: ForwardBatch, bucket: Bucket) -> Output:
+        """Offer the marker's ticket, then replay.
+
+        In this order: on a host device the replay lasts as long as the work, and the schedule
+        stream must be able to go on in the middle of it. On CUDA the wait is issued after the
+        launch has returned, and binds to this replay's record.
+        """
+        assert self.captures is not None
+        try:
+            self._offer_ticket(batch.mode, marker.rearm())
+            return self.captures.replay(bucket, batch)
+        except BaseException:
+            # The schedule stream may be waiting already, for a replay that will not come.
+            marker.disarm()
+            raise
+
+    # ---- what a capture records ------------------------------------------------------------------
+
+    def capture(self, bucket: Bucket, blank: ForwardBatch) -> None:
+        """Capture one step of padding rows; on the forward stream, before the first launch."""
+        assert self.captures is not None
+        view = self._view = self.captures.load_blank(blank, bucket)
+        self._backend.init_forward_metadata_out_graph(view)
+        if self._device.warms_up:
+            self.step(view, None)
+        self.captures.capture(bucket, view)
+
+    def step(
+        self, view: ForwardBatch, marker: Event | None, at_attend: Attend | None = None
+    ) -> Output:
+        """The recorded part of a step: the in-graph hook, the marker, the body."""
+        assert self.captures is not None
+        self._backend.init_forward_metadata_in_graph(view)
+        if marker is not None:
+            marker.record()
+        self.captures.passed(marker)
+        return self._body(view, at_attend)
+
+    def _body(self, batch: ForwardBatch, at_attend: Attend | None = None) -> Output:
         backend = self._backend
 
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Layer) -> torch.Tensor:
-            return backend.forward(q, k, v, layer, batch)
+            if at_attend is None:
+                return backend.forward(q, k, v, layer, batch)
+            # Called again at each replay, it must see the host facts of that step.
+            return at_attend(lambda: backend.forward(q, k, v, layer, self._live_view()))
 
         return self._model.forward(batch, attend)
 
+    def _live_view(self) -> ForwardBatch:
+        assert self._view is not None
+        return self._view
+
+    # ---- publishing ------------------------------------------------------------------------------
+
     def _publish_prefill(self, batch: ForwardBatch, num_qo_tokens: int) -> None:
+        """Only the target's gates settle the fence of a prefill step."""
+        if self._listener is None:
+            return
+        self._device.phase("gates")
         reason, detail = prefill_gates(
             batch, num_qo_tokens, self._scope, self._engine, enabled=self._prefill_read_done
         )
         if reason is FenceReason.FINE:
             self._record_and_offer(batch.mode)
         else:
-            self._offer(batch.mode, reason, detail)
+            self._offer(Offer(batch.mode, None, reason, detail))
 
     @property
     def _listener(self) -> ReadFence | None:
@@ -143,16 +226,21 @@ class ModelRunner:
         return None if silent else fence
 
     def _record_and_offer(self, mode: ForwardMode) -> None:
-        fence = self._listener
-        if fence is not None:
-            offer = Offer(mode, self._ring.record(), FenceReason.FINE, release=self._ring.release)
-            fence.offer(self, offer, last=self._is_last_phase(mode))
+        if self._listener is not None:
+            ticket, release = self._ring.record(), self._ring.release
+            self._offer(Offer(mode, ticket, FenceReason.FINE, release=release))
 
-    def _offer(self, mode: ForwardMode, reason: FenceReason, detail: str) -> None:
+    def _offer_ticket(self, mode: ForwardMode, ticket: Ticket) -> None:
+        """A marker's, which no ring holds: a replay re-arms the same event each time."""
+        self._offer(Offer(mode, ticket, FenceReason.FINE))
+
+    def _offer_undeclared(self, mode: ForwardMode) -> None:
+        self._offer(Offer(mode, None, FenceReason.UNDECLARED, self._scope.latest[mode]))
+
+    def _offer(self, offer: Offer) -> None:
         fence = self._listener
         if fence is not None:
-            offer = Offer(mode, None, reason, detail)
-            fence.offer(self, offer, last=self._is_last_phase(mode))
+            fence.offer(self, offer, last=self._is_last_phase(offer.mode))
 
     def _is_last_phase(self, mode: ForwardMode) -> bool:
         """A target has one phase a step; a draft drafts first, and its draft-extend is the last."""

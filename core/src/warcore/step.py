@@ -14,7 +14,7 @@ from warcore.sampling import sample
 if TYPE_CHECKING:
     import torch
 
-    from warcore.device.ring import EventRing
+    from warcore.device import Device, EventRing
     from warcore.launch import Launch
     from warcore.relay import Relay
     from warcore.scope import EngineScope
@@ -26,6 +26,7 @@ class Step:
 
     def __init__(
         self,
+        device: Device,
         target: ModelRunner,
         engine: EngineScope,
         *,
@@ -36,13 +37,13 @@ class Step:
     ) -> None:
         import torch
 
+        self._device = device
         self._target = target
         self._engine = engine
         self._tables = tables
         self._relay = relay
         self._done = done
-        device = relay.tokens.device
-        self._counting = torch.arange(max_tokens + 1, dtype=torch.int64, device=device)
+        self._counting = torch.arange(max_tokens + 1, dtype=torch.int64, device=device.torch_device)
 
     def run(self, launch: Launch) -> None:
         """All of one launch; submitted to the forward stream. Never raises an Exception.
@@ -87,6 +88,7 @@ class Step:
                 raise write.error
 
     def _forward(self, launch: Launch) -> None:
+        self._device.phase("inputs")
         batch = self._batch(launch)
         fence = launch.fence
         if fence is not None:
@@ -95,6 +97,7 @@ class Step:
                 self._ask_owner(launch, batch)
         self._target.lend(fence)
         output = self._target.execute(batch)
+        self._device.phase("sample")
         tokens = sample(output.logits, launch.sampling, batch.seq_lens)
         self._relay.publish(batch.rows, tokens, batch.seq_lens.long())
         assert launch.result is not None

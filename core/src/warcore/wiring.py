@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from warcore.backend import AttentionBackend, AttentionSpec
+from warcore.contract import GraphKind
 from warcore.errors import ConfigError, WiringError, blame
+from warcore.fitting import DEFAULT_PAGE_SIZE, choose_backend, choose_graph_runner
 from warcore.options import parse_options
 from warcore.registry import find_plugins
-from warcore.serving import DEFAULT_PAGE_SIZE, choose_backend, find_model
+from warcore.serving import find_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     import torch
 
     from warcore.config import EngineConfig
+    from warcore.device import Device
+    from warcore.graphs import GraphRunner
     from warcore.model import ModelFamily, ModelInfo
 
 
@@ -37,10 +41,19 @@ class Choices:
     backend: type[AttentionBackend]
     backend_name: str
     backend_options: object
+    graph_runner: type[GraphRunner] | None
+    """None: every step runs eagerly."""
+    graph_runner_name: str
+    graph_runner_options: object
     spec: AttentionSpec
 
+    @property
+    def graph(self) -> GraphKind:
+        """How steps are replayed; backends know it before they vote."""
+        return GraphKind.NONE if self.graph_runner is None else self.graph_runner.kind
 
-def choose(config: EngineConfig, device: torch.device) -> Choices:
+
+def choose(config: EngineConfig, device: Device) -> Choices:
     """Find, load and fit what `config` names. Reads headers; allocates and loads no weights.
 
     PluginError: a named plugin is not there or broken. ModelError: the reference is nobody's.
@@ -70,20 +83,44 @@ def choose(config: EngineConfig, device: torch.device) -> Choices:
             max_context=context,
             windows=frozenset(layer.window for layer in info.layers),
             tree=False,
-            device=device,
+            device=device.torch_device,
             role="target",
         )
 
-    name, backend, spec = choose_backend(config, records, spec_for)
-    backend_options = _options(name, backend, given)
+    backend = choose_backend(config, records, spec_for)
+    backend_options = _options(backend.name, backend.cls, given)
+    runner = choose_graph_runner(config, records, backend.spec, graphs=device.supports_graphs)
+    runner_options = None if runner is None else _options(runner.name, runner.cls, given)
+    if runner is None and (config.graph_buckets or config.graph_prefill_buckets):
+        raise ConfigError(
+            "graph_buckets are given, but no graph runner is part of this engine",
+            next="warcore list-plugins --kind graph_runner",
+        )
+    _all_used(given, [ref.partition(":")[0], backend.name, *([runner.name] if runner else [])])
+    return Choices(
+        family=family,
+        ref=ref,
+        model_options=model_options,
+        info=info,
+        backend=backend.cls,
+        backend_name=backend.name,
+        backend_options=backend_options,
+        graph_runner=None if runner is None else runner.cls,
+        graph_runner_name="none" if runner is None else runner.name,
+        graph_runner_options=runner_options,
+        spec=backend.spec,
+    )
+
+
+def _all_used(given: dict[str, dict[str, str]], owners: list[str]) -> None:
+    """ConfigError for an option whose owner is not among `owners`."""
     if given:
         owner, options = next(iter(given.items()))
-        near = difflib.get_close_matches(owner, [name, ref.partition(":")[0]], 1)
+        near = difflib.get_close_matches(owner, owners, 1)
         raise ConfigError(
             f"--opt {owner}.{next(iter(options))}: {owner!r} is not part of this engine",
-            next=f"did you mean {near[0]}?" if near else f"options go to {name} or the model",
+            next=f"did you mean {near[0]}?" if near else f"options go to {', '.join(owners)}",
         )
-    return Choices(family, ref, model_options, info, backend, name, backend_options, spec)
 
 
 def _context(config: EngineConfig, info: ModelInfo) -> int:

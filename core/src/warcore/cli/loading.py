@@ -19,22 +19,25 @@ if TYPE_CHECKING:
 
 
 def open_engine(config: EngineConfig) -> Engine:
-    """Wire and load, with a progress bar on a terminal. The caller closes the engine.
+    """Wire, load and capture, with a progress bar on a terminal. The caller closes the engine.
 
     WarcoreError with the remedy if something is not there or does not fit, torch included.
     """
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-    text = TextColumn("loading {task.description}", markup=False)
+    texts = {"weights": f"loading {config.model}", "graphs": "capturing graphs"}
+    text = TextColumn("{task.description}", markup=False)
     with progress(text, BarColumn(), TimeElapsedColumn()) as bar:
         # No total yet: importing torch and reading headers takes seconds, and nobody counts them.
-        task = bar.add_task(str(config.model), total=None)
+        task = bar.add_task(texts["weights"], total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, description=texts[what], completed=done, total=total)
+
         try:
             from warcore.engine import Engine
 
-            return Engine(
-                config, progress=lambda done, of: bar.update(task, completed=done, total=of)
-            )
+            return Engine(config, progress=show)
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise

@@ -109,6 +109,12 @@ def _counts(stats: dict[str, Any]) -> str:
         f"{stats['steps']} steps, {stats['tokens']} tokens in {stats['seconds']:.2f} s: "
         f"{stats['tokens_per_second']:.1f} tokens/s"
     )
+    graphs = stats["graphs"]
+    if graphs:
+        text += (
+            f"; {graphs['replays']} replayed, from {graphs['captures']} captures that keep "
+            f"{graphs['bytes'] / 1e6:.0f} MB"
+        )
     if retracts:
         text += f"; {retracts} retracts, because KV pages ran out (--kv-pages)"
     if stalls:

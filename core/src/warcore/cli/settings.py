@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     Decorator = Callable[..., Any]
 
-_SERVE, _SIZE, _PLUGINS, _SAMPLE = "Engine", "Sizes", "Plugins", "Sampling"
+_SERVE, _SIZE, _GRAPHS, _PLUGINS, _SAMPLE = "Engine", "Sizes", "Graphs", "Plugins", "Sampling"
 
 
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the engine's options; it is called with `config: EngineConfig`."""
-    options = {**_serving(), **_sizes(), **_plugins(), **_draws()}
+    options = {**_serving(), **_sizes(), **_graphs(), **_plugins(), **_draws()}
     return _filling(EngineConfig, "config", options, command)
 
 
@@ -142,6 +142,33 @@ def _sizes() -> dict[str, Decorator]:
     }
 
 
+def _graphs() -> dict[str, Decorator]:
+    """What is captured at start and replayed in place of running step by step."""
+
+    def sizes(field: str, text: str) -> Decorator:
+        return _engine(_GRAPHS, field, text, metavar="N,N,...", callback=_read_sizes)
+
+    runner = (
+        "Captures steps and replays them; none: every step runs eagerly  "
+        "[default: the best that can serve, if the device has graphs]"
+    )
+    positions = (
+        "Capture no step that attends to more positions, over all its requests  "
+        "[default: 4096 on a CPU, any number elsewhere]"
+    )
+    return {
+        "graph_runner": _engine(_GRAPHS, "graph_runner", runner, metavar="NAME|none"),
+        "graph_buckets": sizes(
+            "graph_buckets", "Batch sizes of captured decodes  [default: powers of two]"
+        ),
+        "graph_prefill_buckets": sizes(
+            "graph_prefill_buckets",
+            "Token counts of captured prefills  [default: some on CUDA, none on a CPU]",
+        ),
+        "graph_positions": _engine(_GRAPHS, "graph_positions", positions, type=int, metavar="N"),
+    }
+
+
 def _plugins() -> dict[str, Decorator]:
     """Which plugins there are, and their own options."""
     return {
@@ -216,3 +243,15 @@ def _read_options(_: click.Context, __: click.Parameter, given: Sequence[str]) -
             raise ConfigError(f"--opt {text} gives no value", next="--opt NAME.key=value")
         options[path] = value
     return options
+
+
+def _read_sizes(_: click.Context, param: click.Parameter, text: str | None) -> Sequence[int] | None:
+    """`1,2,4` as (1, 2, 4)."""
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    if not all(word.isdecimal() for word in words):
+        raise ConfigError(
+            f"{param.opts[0]} {text!r} is no list of sizes", next=f"{param.opts[0]} 1,2,4"
+        )
+    return tuple(map(int, words))

@@ -8,11 +8,11 @@ import attrs
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from warcore import AttentionBackend, ForwardMode, GraphKind, SharedReadEnds
+from warcore import AttentionBackend, ForwardMode, SharedReadEnds
 from warcore_backend_torch_native.masks import score_mask
 
 if TYPE_CHECKING:
-    from warcore import AttentionSpec, BackendContext, ForwardBatch, Layer
+    from warcore import AttentionSpec, BackendContext, Bucket, ForwardBatch, Layer
 
     Cache = tuple[torch.Tensor, torch.Tensor]
 
@@ -28,7 +28,7 @@ DTYPES: Final = frozenset({torch.bfloat16, torch.float16, torch.float32, torch.f
 STEP: Final = 8
 """Eager steps gather a multiple of so many positions."""
 SMALLEST: Final = 128
-"""Captured steps gather a power of two, at least this."""
+"""Captured steps gather a power of two, at least this: each length costs a capture."""
 
 
 @attrs.frozen(eq=False)
@@ -73,34 +73,37 @@ class TorchNative(AttentionBackend):
         size = (ctx.max_batch * ctx.spec.max_context,)
         self._slots = ctx.static("torch_native.slots", size, torch.int32)
         self._columns = torch.arange(ctx.spec.max_context, device=ctx.spec.device)
+        self._captured: dict[Bucket, Metadata] = {}
 
     def shared_read_ends(self, forward_mode: ForwardMode) -> SharedReadEnds:
         """`req_to_token` is read by `_gather_slots` alone; this is where each mode calls it."""
         return READS[forward_mode]
 
-    def graph_key(self, batch: ForwardBatch) -> int:
-        """The KV length L that a step gathers; a prefill's split into requests counts too.
+    def graph_key(self, batch: ForwardBatch) -> int | None:
+        """The KV length that a captured step gathers: a power of two from 128.
 
-        Eager, L is a multiple of 8, for each position costs time. Where graphs are captured it is
-        a power of two from 128, for each bucket costs a capture.
+        A batch of prefills runs eagerly: the host splits it into requests, and a capture of one
+        split is no other's.
         """
-        if batch.mode in PREFILL:
-            # The host splits a prefill into requests: a capture of another split is another graph.
-            return hash((self._length(batch), *batch.extend_lens))
-        return self._length(batch)
+        if batch.mode in PREFILL and batch.size > 1:
+            return None
+        longest = max(batch.max_seq_len, SMALLEST)
+        return min(1 << (longest - 1).bit_length(), self.ctx.spec.max_context)
 
     def _length(self, batch: ForwardBatch) -> int:
+        """The KV length L that a step gathers. Eager, each position costs time; a view's is its
+        bucket's.
+        """
         longest = max(batch.max_seq_len, 1)
-        if self.ctx.graph is GraphKind.NONE:
-            bucket = -(-longest // STEP) * STEP
-        else:
-            bucket = max(SMALLEST, 1 << (longest - 1).bit_length())
-        return min(bucket, self.ctx.spec.max_context)
+        step = STEP if batch.bucket is None else 1
+        return min(-(-longest // step) * step, self.ctx.spec.max_context)
 
     def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
         """Prefills: the last shared read."""
         if batch.mode in PREFILL:
             self._gather_slots(batch)
+        if batch.bucket in self._captured:
+            self._metadata = self._captured[batch.bucket]
 
     def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
         """The other modes: the last shared read. Then masks, from what is private anyway."""
@@ -116,6 +119,9 @@ class TorchNative(AttentionBackend):
                 mask = (mask[:, None] if spread is None else mask[spread])[:, None]
             masks[window] = mask
         self._metadata = Metadata(slots, masks, spread, places)
+        if batch.bucket is not None:
+            # A replay fills these again, and `forward` may run between two of its segments.
+            self._captured[batch.bucket] = self._metadata
 
     def _table(self, batch: ForwardBatch, length: int) -> torch.Tensor:
         return self._slots[: batch.padded_size * length].view(batch.padded_size, length)

@@ -1,0 +1,180 @@
+"""Which plugin of a kind serves: the one that was named, or the best of those that fit."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from warcore.errors import PluginError, WiringError, blame
+from warcore.registry import PluginRecord, candidates, load, select
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from warcore.backend import AttentionBackend, AttentionSpec
+    from warcore.config import EngineConfig
+    from warcore.records import Kind
+
+    Judge = Callable[[str, type[Any]], tuple[AttentionSpec, list[str]]]
+
+log = logging.getLogger("warcore.serving")
+
+DEFAULT_PAGE_SIZE = 16
+PATIENCE = 10.0
+"""Seconds after which a person should know what is being imported."""
+WORDS = {"conflict": "in conflict"}
+NOUNS: dict[str, str] = {"backend": "attention backend", "graph_runner": "graph runner"}
+
+
+@attrs.frozen(eq=False)
+class Fit:
+    """A plugin class that can serve, and what it would serve."""
+
+    name: str
+    cls: type[Any]
+    spec: AttentionSpec
+
+
+def choose_backend(
+    config: EngineConfig,
+    records: Sequence[PluginRecord],
+    spec_for: Callable[[int], AttentionSpec],
+) -> Fit:
+    """The named backend, or else the fitting one of the highest rank.
+
+    spec_for: what is to be served with pages of so many tokens.
+    """
+
+    def judge(name: str, cls: type[AttentionBackend]) -> tuple[AttentionSpec, list[str]]:
+        size, reasons = _page_size(config.page_size, cls)
+        spec = spec_for(size)
+        with blame(f"backend {name}", "why_not"):
+            return spec, [*reasons, *cls.why_not(spec)]
+
+    if config.backend is not None:
+        return _named("backend", config.backend, records, judge)
+    able, unable = _fitting("backend", records, judge)
+    if not able:
+        reasons = "".join(f"\n  {line}" for line in unable) or " none is installed"
+        raise WiringError(
+            f"no attention backend can serve this model:{reasons}",
+            next="warcore list-plugins --kind backend",
+        )
+    return _best("backend", able)
+
+
+def choose_graph_runner(
+    config: EngineConfig,
+    records: Sequence[PluginRecord],
+    spec: AttentionSpec,
+    *,
+    graphs: bool,
+) -> Fit | None:
+    """The named graph runner, or else the fitting one of the highest rank; None: no graphs.
+
+    graphs: whether the device has them. WiringError if one was named and it has not.
+    """
+
+    def judge(name: str, cls: type[Any]) -> tuple[AttentionSpec, list[str]]:
+        with blame(f"graph_runner {name}", "why_not"):
+            return spec, cls.why_not(spec)
+
+    wanted = config.graph_runner
+    if wanted == "none" or (wanted is None and not graphs):
+        return None
+    if not graphs:
+        name = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", wanted)
+        raise WiringError(
+            f"graph runner {name}: this device ({spec.device}) has no graphs",
+            next="--graph-runner none",
+        )
+    if wanted is not None:
+        return _named("graph_runner", wanted, records, judge)
+    able, _ = _fitting("graph_runner", records, judge)
+    return _best("graph_runner", able) if able else None
+
+
+def _named(kind: Kind, wanted: Any, records: Sequence[PluginRecord], judge: Judge) -> Fit:
+    """What the config names. WiringError with every reason why it cannot serve."""
+    named = isinstance(wanted, str)
+    record = select(records, kind, wanted) if named else PluginRecord.of_class(kind, wanted)
+    cls: type[Any] = load(record)
+    spec, reasons = judge(record.name, cls)
+    if reasons:
+        others = [other.name for other in _fitting(kind, records, judge)[0] if other.cls is not cls]
+        lines = "".join(f"\n  {reason}" for reason in reasons)
+        option = kind.replace("_", "-")
+        can = f"--{option} {others[0]}" if others else f"warcore list-plugins --kind {kind}"
+        raise WiringError(f"{record.name} cannot serve this:{lines}", next=can)
+    return Fit(record.name, cls, spec)
+
+
+def _fitting(
+    kind: Kind, records: Sequence[PluginRecord], judge: Judge
+) -> tuple[list[Fit], list[str]]:
+    """Every candidate that can serve, and a line for each that cannot."""
+    able, unable = [], []
+    for record in candidates(records, kind):
+        try:
+            cls: type[Any] = load_unselected(record)
+            spec, reasons = judge(record.name, cls)
+        except PluginError as error:
+            unable.append(error.what)
+            continue
+        if reasons:
+            unable.append(f"{record.name}: {'; '.join(reasons)}")
+        else:
+            able.append(Fit(record.name, cls, spec))
+    return able, [*unable, *set_aside(records, kind)]
+
+
+def _best(kind: Kind, able: list[Fit]) -> Fit:
+    rank = max(fit.cls.default_rank for fit in able)
+    best = [fit for fit in able if fit.cls.default_rank == rank]
+    if len(best) > 1:
+        names = ", ".join(fit.name for fit in best)
+        raise WiringError(
+            f"several {NOUNS[kind]}s can serve this model: {names}",
+            next=f"--{kind.replace('_', '-')} {best[0].name}",
+        )
+    return best[0]
+
+
+def set_aside(records: Sequence[PluginRecord], kind: Kind) -> list[str]:
+    """A line for each plugin of `kind` that could not even be asked, with its cause."""
+    usable = candidates(records, kind)
+    others = [record for record in records if record.kind == kind and record not in usable]
+    return [f"{r.name} ({r.origin}) is {WORDS.get(r.state, r.state)}: {r.cause}" for r in others]
+
+
+def load_unselected(record: PluginRecord) -> Any:
+    """Import a plugin that nobody named; one that takes long is named before anybody wonders."""
+    timer = threading.Timer(
+        PATIENCE, log.warning, ("still importing %s. Next: --disable %s", record, record.name)
+    )
+    timer.daemon = True
+    timer.start()
+    try:
+        return load(record)
+    finally:
+        timer.cancel()
+
+
+def _page_size(wanted: int | None, cls: type[AttentionBackend]) -> tuple[int, list[str]]:
+    """Tokens per page: the user's, else 16 if allowed, else the smallest allowed.
+
+    The list says why the user's cannot be.
+    """
+    sizes = cls.page_sizes
+    if wanted is not None:
+        if sizes is not None and wanted not in sizes:
+            return wanted, [
+                f"a page size of {wanted} (it has {', '.join(map(str, sorted(sizes)))})"
+            ]
+        return wanted, []
+    if sizes is None or DEFAULT_PAGE_SIZE in sizes:
+        return DEFAULT_PAGE_SIZE, []
+    return min(sizes), []
