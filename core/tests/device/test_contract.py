@@ -329,11 +329,75 @@ def test_capture_gives_what_the_function_returned(graphs):
     assert stream.submit(graph.capture, lambda: (value.add_(1), "any")).result()[1] == "any"
 
 
-def test_a_graph_knows_the_memory_that_it_keeps(graphs):
-    empty = graphs.graph()
-    assert empty.nbytes == 0
-    _, _, graph, output = doubled(graphs)
-    assert graph.nbytes >= output.nbytes
+def test_a_pool_knows_the_memory_that_it_keeps(graphs):
+    stream, pool = graphs.stream("forward"), graphs.graph_pool()
+    assert pool.nbytes == 0
+    source = torch.ones(3, device=graphs.torch_device)
+    output = stream.submit(graphs.graph(pool).capture, lambda: source * 2).result()
+    assert pool.nbytes >= output.nbytes
+
+
+def test_what_a_capture_lets_go_of_serves_later_graphs_of_its_pool(graphs):
+    stream, pool = graphs.stream("forward"), graphs.graph_pool()
+    source = torch.ones(1000, device=graphs.torch_device)
+    stream.submit(graphs.graph(pool).capture, lambda: source * 2 + 1).result()
+    before = pool.nbytes
+    stream.submit(graphs.graph(pool).capture, lambda: source * 3 + 1).result()
+    assert pool.nbytes == before
+
+
+def test_results_that_somebody_holds_survive_the_replays_of_other_graphs_in_the_pool(graphs):
+    stream, pool = graphs.stream("forward"), graphs.graph_pool()
+    source = torch.ones(3, device=graphs.torch_device)
+    one, other = graphs.graph(pool), graphs.graph(pool)
+    held = stream.submit(one.capture, lambda: source * 2).result()
+    stream.submit(other.capture, lambda: (source * 3) * 3).result()
+    stream.submit(one.replay)
+    stream.submit(other.replay).result()
+    graphs.synchronize()
+    assert held.tolist() == [2, 2, 2]
+
+
+def test_a_break_runs_again_in_each_replay_between_what_stands_before_and_after_it(graphs):
+    stream, graph, seen = graphs.stream("forward"), graphs.graph(), []
+    source = torch.ones(3, device=graphs.torch_device)
+
+    def body():
+        doubled = source * 2
+
+        def outside():
+            seen.append(doubled.sum().item())
+            return doubled + 1
+
+        return graph.outside(outside) * 10
+
+    output = stream.submit(graph.capture, body).result()
+    for value in (5, 7):
+        stream.submit(source.fill_, value)
+        stream.submit(graph.replay).result()
+        graphs.synchronize()
+        assert output.tolist() == [10 * (2 * value + 1)] * 3
+    assert seen == [6, 30, 42]
+
+
+def test_a_break_gives_the_same_memory_each_time(graphs):
+    stream, graph = graphs.stream("forward"), graphs.graph()
+    source = torch.ones(3, device=graphs.torch_device)
+    value = stream.submit(graph.capture, lambda: graph.outside(lambda: source + 1)).result()
+    address = value.data_ptr()
+    source.fill_(8)
+    stream.submit(graph.replay).result()
+    graphs.synchronize()
+    assert value.tolist() == [9, 9, 9]
+    assert value.data_ptr() == address
+
+
+def test_a_break_is_asked_for_in_the_capture_of_its_graph(graphs):
+    stream, graph, other = graphs.stream("forward"), graphs.graph(), graphs.graph()
+    with pytest.raises(DeviceError, match="capture of its graph"):
+        graph.outside(lambda: torch.ones(1))
+    with pytest.raises(DeviceError, match="capture of its graph"):
+        stream.submit(graph.capture, lambda: other.outside(lambda: torch.ones(1))).result()
 
 
 def test_an_error_of_the_captured_function_comes_through_and_the_graph_stays_empty(graphs):
@@ -418,6 +482,31 @@ def test_another_stream_waits_for_the_marker_of_a_replay(markers):
     other = markers.stream("other")
     other.wait(ticket)
     assert other.submit(lambda: "after").result() == "after"
+
+
+def test_disarming_passes_the_tickets_of_a_replay_that_failed_or_never_came(markers):
+    stream, graph, marker, _ = marked(markers)
+    other = markers.stream("other")
+
+    def fails():
+        ticket = marker.rearm()
+        marker.disarm()
+        return ticket
+
+    ticket = stream.submit(fails).result()
+    ticket.synchronize()
+    assert ticket.query()
+    other.wait(ticket)
+    assert other.submit(lambda: "after").result() == "after"
+    again = stream.submit(lambda: (marker.rearm(), graph.replay())[0]).result()
+    again.synchronize()
+
+
+def test_disarming_belongs_in_submitted_work_and_without_tickets_does_nothing(markers):
+    stream, _, marker, _ = marked(markers)
+    stream.submit(marker.disarm).result()
+    with pytest.raises(DeviceError, match="submitted work"):
+        marker.disarm()
 
 
 def test_the_ticket_of_a_capture_is_never_reached_and_cannot_be_waited_for(markers):

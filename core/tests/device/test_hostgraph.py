@@ -98,12 +98,6 @@ def test_state_in_static_memory_goes_on_from_replay_to_replay(inline):
     assert count.item() == 4
 
 
-def test_nbytes_counts_each_result_once_and_no_view(inline):
-    x = torch.ones(8)
-    graph, _, _ = capture(inline, lambda: (x + 1).view(2, 4).mul_(2).t())
-    assert graph.nbytes == 8 * 4
-
-
 def seen_at_the_marker(seed):
     """What another stream sees, after the marker, of what stands before and after it."""
     x, early, late = torch.ones(1), torch.zeros(1), torch.zeros(1)
@@ -190,3 +184,40 @@ def test_what_only_looks_like_it_is_captured(inline):
     replay().result()
     assert output[1].tolist() == [1.0, -2.0, -2.0]
     assert output[2].tolist() == [1.0, 3.0]
+
+
+def test_a_failed_replay_lets_go_of_whoever_waits_for_its_marker():
+    """In threads and in every order: the other stream's thread may be asleep at the ticket."""
+    for device in (HostDevice("threads"), *(HostDevice("seeded", seed) for seed in range(5))):
+        with device:
+            stream, other = device.stream("forward"), device.stream("schedule")
+            graph, marker, gate = device.graph(), device.event(external=True), device.latch()
+            works = [True]
+
+            def body(graph=graph, marker=marker, works=works):
+                def broken():
+                    if not works:
+                        raise LookupError("mine")
+                    return torch.ones(1)
+
+                graph.outside(broken)
+                marker.record()
+
+            def step(graph=graph, marker=marker, gate=gate):
+                gate.wait()
+                try:
+                    graph.replay()
+                except LookupError:
+                    marker.disarm()
+                    raise
+
+            stream.submit(graph.capture, body).result()
+            works.clear()
+            ticket = stream.submit(marker.rearm).result()
+            replayed = stream.submit(step)
+            other.wait(ticket)
+            waiting = other.submit(lambda: "after")
+            gate.set()
+            assert waiting.result() == "after"
+            with pytest.raises(LookupError, match="mine"):
+                replayed.result()

@@ -19,7 +19,8 @@ from warcore.device.turns import InlineTurns, ThreadTurns
 from warcore.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
-    from warcore.device.base import Graph, Stream
+    from warcore.device.base import Graph, GraphPool, Stream
+    from warcore.device.hostpool import HostPool
     from warcore.device.turns import Turns
 
 HostMode = Literal["threads", "inline", "seeded"]
@@ -68,10 +69,15 @@ class HostDevice(Device):
         self._latches += 1
         return HostLatch(self.turns, self._latches)
 
-    def graph(self) -> Graph:
+    def graph_pool(self) -> HostPool:
+        from warcore.device.hostpool import HostPool
+
+        return HostPool()
+
+    def graph(self, pool: GraphPool | None = None) -> Graph:
         from warcore.device.hostgraph import HostGraph
 
-        return HostGraph(self)
+        return HostGraph(self, self.graph_pool() if pool is None else pool)  # type: ignore[arg-type]
 
     def current_stream(self) -> Stream | None:
         return self.local.stream

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import torch
 from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable, Sequence
 
 _UNSTABLE = {"resize_", "resize_as_", "set_", "resize", "set_data", "swap_"}
 """Calls that give a tensor other memory: what was recorded would point at the old one."""
@@ -82,90 +83,126 @@ def reads_out(out: Any) -> bool:
     return any(isinstance(leaf, bool | int | float | complex) for leaf in tree_leaves(out))
 
 
-def fresh_tensors(args: Any, kwargs: Any, out: Any) -> list[torch.Tensor]:
-    """The tensors of `out` in memory that the call itself allocated; the others are views."""
-    given = {_memory(t) for t in _tensors((args, kwargs))}
-    return [t for t in _tensors(out) if _memory(t) not in given]
-
-
-def plan(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], fresh: list[torch.Tensor]
-) -> Callable[[], Any] | None:
-    """What repeats the call; None if there is nothing to repeat.
-
-    Run right after the call: an `out=` form is tried on the spot, and taken only if it gives the
-    bits that the call gave.
+def fresh_at(args: Any, kwargs: Any, leaves: list[Any]) -> tuple[int, ...]:
+    """Which of the results are tensors in memory that the call itself allocated; the others are
+    views of what it was given.
     """
-    name = func.overloadpacket.__name__
-    if func._schema.is_mutable:  # noqa: SLF001 - no public form
-        call = functools.partial(func, *args, **kwargs)
-        return functools.partial(_copy_back, call, args, kwargs, fresh) if fresh else call
-    if not any(t.numel() for t in fresh) or name in _UNWRITTEN:
-        return None
-    if name in _COPIES:
-        return functools.partial(fresh[0].copy_, args[0])
-    writing = _out_call(func, args, kwargs, fresh)
-    if writing is not None and _same_bits(writing, fresh):
-        return writing
-    return functools.partial(
-        _copy_back, functools.partial(func, *args, **kwargs), args, kwargs, fresh
+    given = {_memory(t) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+    return tuple(
+        position
+        for position, leaf in enumerate(leaves)
+        if isinstance(leaf, torch.Tensor) and _memory(leaf) not in given
     )
 
 
-def _copy_back(call: Callable[[], Any], args: Any, kwargs: Any, fresh: list[torch.Tensor]) -> None:
-    for old, new in zip(fresh, fresh_tensors(args, kwargs, call()), strict=True):
-        old.copy_(new)
+@functools.cache
+def returns_what_it_got(func: Any) -> bool:
+    """Whether every result is an argument or a view of one: nothing is allocated."""
+    returns = func._schema.returns  # noqa: SLF001 - no public form
+    return bool(returns) and all(r.alias_info is not None for r in returns)
 
 
-def _out_call(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], fresh: list[torch.Tensor]
-) -> Callable[[], Any] | None:
-    found = _out_overload(func)
-    if found is None or len(found[1]) != len(fresh):
-        return None
-    overload, names, dropped = found
-    kept = {key: value for key, value in kwargs.items() if key not in dropped}
-    return functools.partial(overload, *args, **kept, **dict(zip(names, fresh, strict=True)))
+def must_repeat(func: Any, results: list[torch.Tensor]) -> bool:
+    """Whether a call with these new results does anything that a replay has to do again."""
+    if func.overloadpacket.__name__ in _UNWRITTEN:
+        return False
+    schema = func._schema  # noqa: SLF001 - no public form
+    acts = schema.is_mutable or not schema.returns
+    return acts or any(result.numel() for result in results)
+
+
+@attrs.frozen(eq=False)
+class Call:
+    """One ATen call of a replay. It writes into memory of its arguments, or else its results at
+    the positions `picks` are copied `into` where the first run left them.
+    """
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    picks: Sequence[int] = ()
+    into: Sequence[torch.Tensor] = ()
+
+    def bound(self) -> Callable[[], Any]:
+        """What makes the call, at the least cost."""
+        call = functools.partial(self.func, *self.args, **self.kwargs)
+        return functools.partial(_copy_back, call, self.picks, self.into) if self.into else call
+
+
+def _copy_back(call: Callable[[], Any], picks: Sequence[int], into: Sequence[torch.Tensor]) -> None:
+    results = call()
+    leaves = [results] if isinstance(results, torch.Tensor) else tree_leaves(results)
+    for pick, old in zip(picks, into, strict=True):
+        old.copy_(leaves[pick])
+
+
+@attrs.frozen
+class OutForm:
+    """How a call whose results are new can write them into given memory instead."""
+
+    overload: Any
+    names: tuple[str, ...]
+    """Of the arguments to be written; none for a copy."""
+    implied: frozenset[str]
+    """Arguments of the call that this form does without, because the memory implies them."""
+
+    def call(self, args: Any, kwargs: dict[str, Any], into: Sequence[torch.Tensor]) -> Call:
+        """The call, writing `into`."""
+        if not self.names:
+            return Call(self.overload, (into[0], args[0]), {})
+        kept = {key: value for key, value in kwargs.items() if key not in self.implied}
+        return Call(self.overload, args, {**kept, **dict(zip(self.names, into, strict=True))})
 
 
 @functools.cache
-def _out_overload(func: Any) -> tuple[Any, list[str], frozenset[str]] | None:
-    """The overload of `func` that writes into given tensors, its names for them, and the arguments
-    of `func` that it does without because the tensors imply them.
-    """
+def out_form(func: Any, count: int) -> OutForm | None:
+    """The form of `func` that writes its `count` results into given tensors, if there is one."""
+    if func.overloadpacket.__name__ in _COPIES:
+        return OutForm(torch.ops.aten.copy_.default, (), frozenset())
     wanted = {a.name: str(a.type) for a in func._schema.arguments}  # noqa: SLF001 - no public form
     for overload in map(
         functools.partial(getattr, func.overloadpacket), func.overloadpacket.overloads()
     ):
         arguments = overload._schema.arguments  # noqa: SLF001 - no public form
-        outs = [a.name for a in arguments if a.is_out]
+        outs = tuple(a.name for a in arguments if a.is_out)
         takes = {a.name: str(a.type) for a in arguments if not a.is_out}
         missing = frozenset(wanted) - frozenset(takes)
         fits = all(wanted.get(name) == kind for name, kind in takes.items())
-        if outs and fits and missing <= _IMPLIED_BY_OUT:
-            return overload, outs, missing
+        if len(outs) == count and fits and missing <= _IMPLIED_BY_OUT:
+            return OutForm(overload, outs, missing)
     return None
 
 
-def _same_bits(writing: Callable[[], Any], fresh: list[torch.Tensor]) -> bool:
-    """Whether `writing` fills `fresh` with what is there already, without moving it."""
-    before = [(t.clone(), t.data_ptr(), t.stride()) for t in fresh]
+def is_exact(
+    form: OutForm,
+    args: Any,
+    kwargs: dict[str, Any],
+    into: list[torch.Tensor],
+    wanted: list[torch.Tensor],
+) -> bool:
+    """Whether the form fills `into` with the bits of `wanted`, where and as it lies. Tries it."""
+    before = [(t.data_ptr(), t.shape, t.stride()) for t in into]
     try:
-        writing()
+        form.call(args, kwargs, into).bound()()
     except (RuntimeError, TypeError, NotImplementedError):
-        exact = False
-    else:
-        exact = all(
-            t.data_ptr() == place
-            and t.stride() == stride
-            and t.shape == old.shape
-            and _equal(t, old)
-            for t, (old, place, stride) in zip(fresh, before, strict=True)
-        )
-    if not exact:
-        for tensor, (old, _, _) in zip(fresh, before, strict=True):
-            tensor.copy_(old)
-    return exact
+        return False
+    after = [(t.data_ptr(), t.shape, t.stride()) for t in into]
+    return before == after and all(map(_equal, into, wanted))
+
+
+def signature(func: Any, args: Any, kwargs: dict[str, Any]) -> Hashable:
+    """What calls have in common whose results have one geometry, and one `out=` form or none."""
+    return func, _signature(args), _signature(tuple(kwargs.items()))
+
+
+def _signature(value: Any) -> Hashable:
+    if isinstance(value, torch.Tensor):
+        lies = value.stride() if value.layout is torch.strided else value.layout
+        return value.dtype, value.shape, lies
+    if isinstance(value, list | tuple):
+        return tuple(map(_signature, value))
+    # NOTE: the type too, for 1 == 1.0 == True.
+    return type(value), value
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -175,9 +212,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(same.all())
 
 
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
 def _memory(tensor: torch.Tensor) -> int:
+    if tensor.layout is not torch.strided:
+        return id(tensor)
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - two empty storages share address 0

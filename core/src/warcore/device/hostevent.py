@@ -89,6 +89,15 @@ class HostEvent(Event):
         self._armed.append(ticket.generation)
         return ticket
 
+    def disarm(self) -> None:
+        stream = self._device.local.stream
+        if stream is None:
+            raise DeviceError(
+                f"{self!r} was disarmed outside submitted work",
+                next="disarm it in the submitted work that re-armed it",
+            )
+        self.pass_armed(stream)
+
     def reached(self, generation: int) -> bool:
         # Whoever asks again and again until it is true must let the others run.
         self._device.turns.switch()
@@ -126,7 +135,7 @@ class HostEvent(Event):
         return f"record {generation} of {self!r}{armed}"
 
     def pass_armed(self, stream: Stream) -> None:
-        """A replay on `stream` has come to this event's node.
+        """A replay on `stream` has come to this event's node, or never will.
 
         Whatever was armed in earlier work whose replay never came is passed too: later than that
         work meant, so never too early, and nobody waits in vain.

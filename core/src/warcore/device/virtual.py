@@ -20,8 +20,9 @@ from warcore.errors import DeviceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from warcore.device.base import Graph, Ticket
+    from warcore.device.base import Graph, GraphPool, Ticket
     from warcore.device.hostgraph import HostGraph
+    from warcore.device.hostpool import HostPool
 
 
 class VirtualStream(Stream):
@@ -156,10 +157,15 @@ class VirtualDevice(Device):
     def latch(self) -> VirtualLatch:
         return VirtualLatch(self)
 
-    def graph(self) -> Graph:
+    def graph_pool(self) -> HostPool:
+        from warcore.device.hostpool import HostPool
+
+        return HostPool()
+
+    def graph(self, pool: GraphPool | None = None) -> Graph:
         from warcore.device.hostgraph import HostGraph
 
-        return HostGraph(self)
+        return HostGraph(self, self.graph_pool() if pool is None else pool)  # type: ignore[arg-type]
 
     def current_stream(self) -> Stream | None:
         return self.local.stream
