@@ -54,22 +54,7 @@ class Assembly:
 
     def describe(self) -> dict[str, Any]:
         """Facts for people and scripts."""
-        choices, limits = self.choices, self.limits
-        return {
-            "model": choices.ref,
-            "backend": choices.backend_name,
-            "graph_runner": choices.graph_runner_name,
-            "device": str(choices.spec.device),
-            "host": getattr(self.device, "mode", None),
-            "dtype": str(choices.spec.dtype).removeprefix("torch."),
-            "loop": self.config.loop,
-            "page_size": limits.page_size,
-            "kv_pages": limits.pages,
-            "context_length": limits.max_context,
-            "max_running_requests": limits.max_running,
-            "prefill_chunk": limits.prefill_chunk,
-            "mixed": limits.mixed,
-        }
+        return describe(self.config, self.device, self.choices, self.limits)
 
 
 @attrs.frozen(eq=False)
@@ -87,6 +72,27 @@ class Wired:
     engine_scope: EngineScope
     buckets: tuple[Bucket, ...]
     """The steps to capture, the largest first; none without a graph runner."""
+
+
+def describe(
+    config: EngineConfig, device: Device, choices: Choices, limits: Limits
+) -> dict[str, Any]:
+    """What an engine is made of, and how large it is."""
+    return {
+        "model": choices.ref,
+        "backend": choices.backend_name,
+        "graph_runner": choices.graph_runner_name,
+        "device": str(choices.spec.device),
+        "host": getattr(device, "mode", None),
+        "dtype": str(choices.spec.dtype).removeprefix("torch."),
+        "loop": config.loop,
+        "page_size": limits.page_size,
+        "kv_pages": limits.pages,
+        "context_length": limits.max_context,
+        "max_running_requests": limits.max_running,
+        "prefill_chunk": limits.prefill_chunk,
+        "mixed": limits.mixed,
+    }
 
 
 def assemble(
@@ -119,8 +125,13 @@ def wire(
     device: Device,
     algorithm: SpecAlgorithm | None = None,
     stagers: Mapping[str, object] | None = None,
+    *,
+    runs: bool = True,
 ) -> Wired:
-    """Choose, build and ask the plugins. Loads no weights."""
+    """Choose, build and ask the plugins. Loads no weights.
+
+    runs: False if no step will ever run: then the KV pool is the padding page alone.
+    """
     choices = choose(config, device)
     limits = Limits(
         max_running=config.max_running_requests,
@@ -138,7 +149,8 @@ def wire(
         context=limits.max_context,
         page_size=limits.page_size,
     )
-    backend = _make_backend(choices, device, forward, shared, limits)
+    kv = _kv_pool(choices, limits.pages if runs else 0)
+    backend = _make_backend(choices, device, forward, shared, limits, kv)
     return Wired(
         device=device,
         choices=choices,
@@ -206,7 +218,12 @@ def _load_model(choices: Choices, progress: Callable[[str, int, int], None] | No
 
 
 def _make_backend(
-    choices: Choices, device: Device, forward: Stream, shared: SharedBuffers, limits: Limits
+    choices: Choices,
+    device: Device,
+    forward: Stream,
+    shared: SharedBuffers,
+    limits: Limits,
+    kv: list[dict[str, torch.Tensor]],
 ) -> AttentionBackend:
     """The backend, built on the forward stream as everything else it will do."""
     statics = Statics(device, forward)
@@ -215,7 +232,7 @@ def _make_backend(
         max_batch=limits.max_running,
         max_tokens=limits.prefill_chunk + limits.max_running,
         shared=shared.tables,
-        kv=_kv_pool(choices, limits.pages),
+        kv=kv,
         graph=choices.graph,
         options=choices.backend_options,
         static=statics.static,

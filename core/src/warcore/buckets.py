@@ -39,7 +39,6 @@ def plan_buckets(
 
     ConfigError for sizes beyond what may run.
     """
-    longest = min(limits.max_context, limits.pages * limits.page_size)
     shapes = [(ForwardMode.DECODE, rows, rows) for rows in _decode_sizes(config, limits)]
     for tokens in _prefill_sizes(config, limits, device):
         # Prefills of one request are common, and the padding of a batch would be most of them.
@@ -50,7 +49,7 @@ def plan_buckets(
         bucket
         for mode, rows, tokens in shapes
         if mode in modes
-        for bucket in _lengths(Bucket(mode, rows, tokens, longest), graph_key, device)
+        for bucket in _lengths(Bucket(mode, rows, tokens, limits.longest), graph_key, device)
         if most is None or rows * bucket.max_seq_len <= most
     ]
     return tuple(sorted(found, key=lambda b: (-b.rows * b.max_seq_len, -b.tokens)))

@@ -13,6 +13,8 @@ from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.fence import FenceReason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from warcore.batch import ForwardBatch
     from warcore.scope import EngineScope, Scope
 
@@ -22,6 +24,37 @@ Verdict = tuple[FenceReason, str]
 """(reason, detail); FINE opens the way to record and offer."""
 
 
+def walk_gates(
+    mode: ForwardMode,
+    engine: EngineScope,
+    *,
+    enabled: bool,
+    reads: Callable[[], Verdict],
+    staging: Callable[[], Verdict],
+) -> Verdict:
+    """The gates in their order: of a live batch here, and of batches to come in plan.py.
+
+    reads: the third gate, where the readers' reads end. staging: the fourth, if anybody stages.
+    """
+    if not enabled:
+        return FenceReason.DISABLED, ""
+    if mode is not ForwardMode.EXTEND:
+        return FenceReason.MODE_NOT_EXTEND, ""
+    verdict = reads()
+    if verdict[0] is not FenceReason.FINE or not engine.later_prefill_reader:
+        return verdict
+    return staging() if engine.stagers else (FenceReason.NO_STAGER, "")
+
+
+def judge_reads(ends: SharedReadEnds, latest: str) -> Verdict:
+    """What the third gate says of reads that end there. latest: whose they are."""
+    if ends is SharedReadEnds.PRE_REPLAY:
+        return FenceReason.FINE, ""
+    if ends is SharedReadEnds.UNKNOWN:
+        return FenceReason.UNDECLARED, latest
+    return FenceReason.NOT_PRE_REPLAY, f"{latest}: {ends.name}"
+
+
 def prefill_gates(
     batch: ForwardBatch, num_qo_tokens: int, scope: Scope, engine: EngineScope, *, enabled: bool
 ) -> Verdict:
@@ -29,14 +62,13 @@ def prefill_gates(
 
     num_qo_tokens: the padded token bucket when a graph will replay, else the batch's own tokens.
     """
-    if not enabled:
-        return FenceReason.DISABLED, ""
-    if batch.mode is not ForwardMode.EXTEND:
-        return FenceReason.MODE_NOT_EXTEND, ""
-    verdict = _reads_have_ended(batch, num_qo_tokens, scope)
-    if verdict[0] is not FenceReason.FINE or not engine.later_prefill_reader:
-        return verdict
-    return _everything_is_staged(batch, engine)
+    return walk_gates(
+        batch.mode,
+        engine,
+        enabled=enabled,
+        reads=lambda: _reads_have_ended(batch, num_qo_tokens, scope),
+        staging=lambda: _everything_is_staged(batch, engine),
+    )
 
 
 def _reads_have_ended(batch: ForwardBatch, num_qo_tokens: int, scope: Scope) -> Verdict:
@@ -55,17 +87,11 @@ def _reads_have_ended(batch: ForwardBatch, num_qo_tokens: int, scope: Scope) -> 
             end = end if answer is None else answer
         if end is not None and end > ends:
             ends, latest = end, reader.plugin
-    if ends is SharedReadEnds.PRE_REPLAY:
-        return FenceReason.FINE, ""
-    if ends is SharedReadEnds.UNKNOWN:
-        return FenceReason.UNDECLARED, latest
-    return FenceReason.NOT_PRE_REPLAY, f"{latest}: {ends.name}"
+    return judge_reads(ends, latest)
 
 
 def _everything_is_staged(batch: ForwardBatch, engine: EngineScope) -> Verdict:
     """Gate 4: every stager is called; an error beats a refusal."""
-    if not engine.stagers:
-        return FenceReason.NO_STAGER, ""
     declined, failed = "", ""
     for plugin, stage in engine.stagers:
         try:

@@ -61,6 +61,11 @@ class Limits:
     mixed: bool = False
     """Whether a step may hold prefill chunks and decodes; such a step has a coarse fence."""
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that can run: context and pool hold it."""
+        return min(self.max_context, self.pages * self.page_size)
+
 
 class Scheduler:
     """Host state of everything that waits or runs. All methods are called on one host thread."""
