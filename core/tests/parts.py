@@ -5,12 +5,24 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import attrs
 import torch
-from toys import INFO, RowMajor, Toy
+from toys import CONTEXT, DIM, HEADS, INFO, Replaying, RowMajor, Toy
 
 import warcore.assembly
-from warcore import Engine, EngineConfig, ForwardBatch, ForwardMode, Output, SharedReadEnds
+from warcore import (
+    AttentionSpec,
+    Engine,
+    EngineConfig,
+    ForwardBatch,
+    ForwardMode,
+    NoOptions,
+    Output,
+    SharedReadEnds,
+)
+from warcore.capturing import capture_all
 from warcore.device import EventRing
 from warcore.device.host import HostDevice
 from warcore.fence import ReadFence
@@ -57,6 +69,7 @@ def configured(**config):
     small = {
         "model": Toy,
         "backend": RowMajor,
+        "graph_runner": "none",
         "dtype": "float64",
         "host": "inline",
         "page_size": 4,
@@ -134,6 +147,41 @@ def launch_of(mode, fence=None, size=1):
     )
 
 
+SPEC = AttentionSpec(
+    q_heads=HEADS,
+    kv_heads=HEADS,
+    head_dim=DIM,
+    dtype=torch.float64,
+    kv_dtype=torch.float64,
+    page_size=4,
+    max_context=CONTEXT,
+    windows=frozenset({None}),
+    tree=False,
+    device=torch.device("cpu"),
+    role="target",
+)
+"""What the toy model asks for."""
+
+
+def capture(device, forward, runner, buckets, kind=Replaying, **spec):
+    """What an engine does at its start: a graph runner of `kind` captures `buckets`."""
+    choices = SimpleNamespace(
+        spec=attrs.evolve(SPEC, **spec),
+        graph_runner=kind,
+        graph_runner_name=kind.__name__,
+        graph_runner_options=NoOptions(),
+        backend_name="toy",
+    )
+    wired = SimpleNamespace(
+        choices=choices,
+        device=device,
+        forward=forward,
+        backend=runner._backend,
+        buckets=tuple(buckets),
+    )
+    capture_all(wired, runner)
+
+
 class Silent:
     """A model of no layers: `body` is called where its layers would be."""
 
@@ -171,7 +219,7 @@ class Logging(RowMajor):
 
 
 class LoggingDevice(HostDevice):
-    """An inline device that logs when an event is made and when it is recorded."""
+    """An inline device that logs when an event is made, recorded and re-armed."""
 
     def __init__(self, log):
         super().__init__("inline")
@@ -180,24 +228,30 @@ class LoggingDevice(HostDevice):
     def event(self, *, external=False):
         self.log.append("Event")
         event = super().event(external=external)
-        record = event.record
+        record, rearm = event.record, event.rearm
 
         def logged(stream=None):
             self.log.append("record")
             return record(stream)
 
-        event.record = logged
+        def rearmed():
+            self.log.append("rearm")
+            return rearm()
+
+        event.record, event.rearm = logged, rearmed
         return event
 
 
 class LoggingFence(ReadFence):
-    """Logs every offer."""
+    """Logs every offer, and keeps it."""
 
     def __init__(self, device, mode):
         super().__init__(device, mode)
         self.log = device.log
+        self.offers = []
 
     def offer(self, runner, offer, *, last):
+        self.offers.append(offer)
         self.log.append("offer_none" if offer.ticket is None else "offer")
         super().offer(runner, offer, last=last)
 

@@ -1,7 +1,7 @@
 """Small real plugins for tests of the core: a model whose output depends on all it attended to.
 
 The core must not need any installed plugin for its own tests. `ToyModel` is a two-layer attention
-model over seeded weights; `RowMajor` is the smallest complete backend of the README.
+model over seeded weights, `RowMajor` a whole backend, `Replaying` a whole graph runner.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 from warcore import (
     AttentionBackend,
     ForwardMode,
+    GraphRunner,
     Layer,
     Model,
     ModelFamily,
@@ -84,19 +85,30 @@ INFO = ModelInfo("toy", LAYERS, VOCAB, HEADS * DIM, CONTEXT, 10_000)
 
 
 class RowMajor(AttentionBackend):
-    """Gathers its rows out of the graph; nothing is read later, in any mode."""
+    """Gathers its rows out of the graph; nothing is read later, in any mode.
+
+    All that it remembers of a step is in static memory: a replay finds it there.
+    """
 
     def shared_read_ends(self, forward_mode):
         return SharedReadEnds.PRE_REPLAY
 
     def init_forward_metadata_out_graph(self, batch):
-        self.slots = self.ctx.shared.req_to_token.index_select(0, batch.rows).long()
+        self.gather(batch)
+
+    def slots(self, batch):
+        """[B, context], what was gathered for `batch`."""
+        size = self.ctx.max_batch, self.ctx.shared.req_to_token.shape[1]
+        return self.ctx.static("toy.slots", size, torch.int64)[: batch.padded_size]
+
+    def gather(self, batch):
+        self.slots(batch).copy_(self.ctx.shared.req_to_token.index_select(0, batch.rows))
 
     def forward(self, q, k, v, layer, batch):
         cache = self.ctx.kv[layer.index]
         keys, values = (cache[name].flatten(0, 1) for name in "kv")
         keys[batch.out_slots], values[batch.out_slots] = k, v
-        slots = self.slots[batch.q_row]
+        slots = self.slots(batch)[batch.q_row]
         scores = torch.einsum("thd,tlhd->thl", q, keys[slots]) * layer.scale
         seen = torch.arange(slots.shape[1]) <= batch.positions[:, None]
         scores.masked_fill_(~seen[:, None], -torch.inf)
@@ -113,7 +125,7 @@ class Late(RowMajor):
         pass
 
     def forward(self, q, k, v, layer, batch):
-        self.slots = self.ctx.shared.req_to_token.index_select(0, batch.rows).long()
+        self.gather(batch)
         return super().forward(q, k, v, layer, batch)
 
 
@@ -127,7 +139,26 @@ class Inside(RowMajor):
         pass
 
     def init_forward_metadata_in_graph(self, batch):
-        RowMajor.init_forward_metadata_out_graph(self, batch)
+        self.gather(batch)
+
+
+class Replaying(GraphRunner):
+    """The smallest graph runner: one graph for each step that it is given."""
+
+    modes = frozenset(ForwardMode) - {ForwardMode.MIXED}
+
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.captured = {}
+
+    def capture(self, bucket, view):
+        graph = self.ctx.graph()
+        self.captured[bucket] = graph, graph.capture(lambda: self.ctx.step(view, self.ctx.marker))
+
+    def replay(self, bucket):
+        graph, output = self.captured[bucket]
+        graph.replay()
+        return output
 
 
 PREFILLS = (ForwardMode.EXTEND, ForwardMode.MIXED)

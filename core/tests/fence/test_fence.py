@@ -71,7 +71,7 @@ def step_of(device, row):
     shared = SharedBuffers(device, schedule, rows=2, context=8, page_size=4)
     done = EventRing(device, depth=3)
     relay = Relay(2, device.torch_device)
-    step = Step(target, engine, tables=shared.tables, relay=relay, done=done, max_tokens=8)
+    step = Step(device, target, engine, tables=shared.tables, relay=relay, done=done, max_tokens=8)
     return step, runners, schedule
 
 

@@ -9,6 +9,7 @@ from toys import RowMajor, Toy
 
 import warcore.memory
 from warcore import Engine, PluginError, SamplingParams
+from warcore.device.host import HostDevice
 from warcore.errors import ConfigError
 from warcore.memory import free_bytes, plan_memory
 from warcore.wiring import choose
@@ -20,7 +21,7 @@ WEIGHTS = 10_000 * 8
 
 def plan(**config):
     config = configured(**config)
-    return plan_memory(config, choose(config, torch.device("cpu")))
+    return plan_memory(config, choose(config, HostDevice("inline")))
 
 
 @pytest.fixture

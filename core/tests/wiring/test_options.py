@@ -6,11 +6,11 @@ from typing import Optional, Union
 
 import attrs
 import pytest
-import torch
 from parts import configured
 from toys import RowMajor, Toy
 
 from warcore import NoOptions
+from warcore.device.host import HostDevice
 from warcore.errors import ConfigError
 from warcore.options import parse_options
 from warcore.wiring import choose
@@ -89,7 +89,7 @@ class TunableToy(Toy):
 
 def choices(**options):
     config = configured(model=TunableToy, backend=Tunable, options=options)
-    return choose(config, torch.device("cpu"))
+    return choose(config, HostDevice("inline"))
 
 
 def test_each_option_goes_to_the_plugin_of_its_name():

@@ -11,13 +11,14 @@ import toys
 from parts import configured
 from toys import INFO, RowMajor, Toy
 
-import warcore.serving
+import warcore.fitting
 import warcore.wiring
 from warcore import Layer, ModelError, PluginError, PluginRecord, WiringError
+from warcore.device.host import HostDevice
 from warcore.errors import ConfigError
 from warcore.wiring import choose
 
-CPU = torch.device("cpu")
+HOST = HostDevice("inline")
 
 
 def record(kind, name, cls):
@@ -55,7 +56,7 @@ def installed(monkeypatch):
 
 
 def chosen(**config):
-    return choose(configured(**{"backend": None, "page_size": None, **config}), CPU)
+    return choose(configured(**{"backend": None, "page_size": None, **config}), HOST)
 
 
 # ---- backends ------------------------------------------------------------------------------------
@@ -187,7 +188,12 @@ def test_the_spec_says_what_the_model_asks_for(installed):
     spec = chosen(context_length=20).spec
     assert (spec.q_heads, spec.kv_heads, spec.head_dim) == (2, 2, 8)
     assert (spec.dtype, spec.kv_dtype) == (torch.float64, torch.float64)
-    assert (spec.max_context, spec.device, spec.role, spec.tree) == (20, CPU, "target", False)
+    assert (spec.max_context, spec.device, spec.role, spec.tree) == (
+        20,
+        HOST.torch_device,
+        "target",
+        False,
+    )
     assert spec.windows == {None}
 
 
@@ -240,12 +246,12 @@ def test_a_kind_may_stand_before_the_name_of_a_model(installed):
 
 def test_an_import_that_takes_long_has_a_name(installed, monkeypatch, caplog):
     gate = threading.Event()
-    monkeypatch.setattr(warcore.serving, "PATIENCE", 0.0)
-    monkeypatch.setattr(warcore.serving.log, "warning", lambda *a: (said.append(a), gate.set()))
+    monkeypatch.setattr(warcore.fitting, "PATIENCE", 0.0)
+    monkeypatch.setattr(warcore.fitting.log, "warning", lambda *a: (said.append(a), gate.set()))
     said = []
     record = backend("alpha")
-    monkeypatch.setattr(warcore.serving, "load", lambda record: gate.wait(60) and RowMajor)
-    assert warcore.serving._load_unselected(record) is RowMajor
+    monkeypatch.setattr(warcore.fitting, "load", lambda record: gate.wait(60) and RowMajor)
+    assert warcore.fitting.load_unselected(record) is RowMajor
     message, *values = said[0]
     assert (message % tuple(values)).endswith("Next: --disable alpha")
 
