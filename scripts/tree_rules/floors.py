@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 FLOORS: Final = (
     "contract hookspecs errors options",
     "registry installed records description probe device shared staging",
-    "batch request output transcript pools memory relay model backend scope fence gates",
-    "runner step launch spec sampling",
-    "hooks serving wiring plan config statics launcher scheduler prompts assembly",
-    "engine cli testkit",
+    "batch request output transcript pools memory relay model backend scope fence resolution gates",
+    "runner graphs inputs captures step launch spec sampling",
+    "hooks serving fitting wiring plan config buckets statics launcher scheduler prompts assembly "
+    "capturing",
+    "engine cli testkit tracing",
 )
 """Modules and packages of core/src/warcore, lowest floor first. One line each in the docs too."""
 
