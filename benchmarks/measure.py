@@ -90,25 +90,40 @@ def demo_gguf() -> Path:
 
 def report(name: str, rows: Sequence[Mapping[str, object]], **facts: Any) -> None:
     """Print the rows as a table and write them with the facts to results/NAME.json."""
-    import torch
+    print_table(rows)
+    found = machine()
+    print(f"\n{found['cores']} cores, load {found['load']:.1f}, torch {found['torch']}")
+    write(name, {**facts, "machine": found, "rows": list(rows)})
 
+
+def print_table(rows: Sequence[Mapping[str, object]]) -> None:
+    """The rows, a column for each key that any of them has."""
     heads = list(dict.fromkeys(head for row in rows for head in row))
     cells = [heads, *([_cell(row.get(head)) for head in heads] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(heads))]
     for line in cells:
         first, *others = zip(line, widths, strict=True)
         print(first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others), sep="  ")
-    load = os.getloadavg()[0]
-    print(f"\n{os.cpu_count()} cores, load {load:.1f}, torch {torch.__version__}")
-    machine = {
+
+
+def machine() -> dict[str, Any]:
+    """What a figure depends on besides the code."""
+    import torch
+
+    return {
         "cores": os.cpu_count(),
-        "load": load,
+        "load": os.getloadavg()[0],
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
+
+
+def write(name: str, document: Mapping[str, Any]) -> str:
+    """Write results/NAME.json; its text."""
     RESULTS.mkdir(exist_ok=True)
-    text = json.dumps({**facts, "machine": machine, "rows": list(rows)}, indent=1)
-    (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    text = json.dumps(document, indent=1) + "\n"
+    (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
+    return text
 
 
 def _cell(value: object) -> str:
