@@ -156,7 +156,12 @@ class OutForm:
 
 @functools.cache
 def out_form(func: Any, count: int) -> OutForm | None:
-    """The form of `func` that writes its `count` results into given tensors, if there is one."""
+    """The form of `func` that writes its `count` results into given tensors, if there is one.
+
+    None too for what writes an argument as well: trying the form would do that twice.
+    """
+    if func._schema.is_mutable:  # noqa: SLF001 - no public form
+        return None
     if func.overloadpacket.__name__ in _COPIES:
         return OutForm(torch.ops.aten.copy_.default, (), frozenset())
     wanted = {a.name: str(a.type) for a in func._schema.arguments}  # noqa: SLF001 - no public form

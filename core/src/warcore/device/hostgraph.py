@@ -11,8 +11,11 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
 from warcore.device.base import Graph
 from warcore.device.hostcalls import Call
+from warcore.device.hostprogram import joined
 from warcore.device.hostrecorder import NoHostReads, Recorder
 from warcore.errors import DeviceError
 
@@ -37,7 +40,6 @@ class HostGraph(Graph):
     def __init__(self, device: HostDevice | VirtualDevice, pool: HostPool) -> None:
         self._device = device
         self._recorder = Recorder(self, pool)
-        self._steps: list[Callable[[], Any]] = []
         self._captured = False
         self._stream: Stream | None = None
 
@@ -73,7 +75,8 @@ class HostGraph(Graph):
             local.capture = None
             recorder.forget_forms()
         self._captured = True
-        self._steps = [n.bound() if isinstance(n, Call) else n for n in recorder.nodes]
+        # Now rather than in the first step that somebody waits for.
+        _ = self._steps
         return value
 
     def outside(self, fn: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -105,6 +108,20 @@ class HostGraph(Graph):
         self._stream = stream
         for step in self._steps:
             step()
+
+    @property
+    def _steps(self) -> list[Callable[[], Any]]:
+        """What a replay calls. Whoever watches the operations of this thread sees every one."""
+        watched = _get_current_dispatch_mode() is not None
+        return self._single_steps if watched else self._joined_steps
+
+    @functools.cached_property
+    def _single_steps(self) -> list[Callable[[], Any]]:
+        return [n.bound() if isinstance(n, Call) else n for n in self._recorder.nodes]
+
+    @functools.cached_property
+    def _joined_steps(self) -> list[Callable[[], Any]]:
+        return joined(self._recorder.nodes)
 
     def add(self, step: Callable[[], Any]) -> None:
         """During capture: one more thing that a replay does."""

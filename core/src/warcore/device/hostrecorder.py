@@ -7,7 +7,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -123,7 +122,7 @@ class Recorder(OperationMode):
         form, geometries, structure = known
         placed = [self._pool.place(each) for each in geometries]
         self._add(form.call(args, kwargs, placed)).bound()()
-        return tree_unflatten(placed, structure)
+        return placed[0] if structure.is_leaf() else tree_unflatten(placed, structure)
 
     def _run_as_it_is(self, func: Any, args: Any, kwargs: dict[str, Any], key: Hashable) -> Any:
         """A call whose `out=` form is not known to be exact."""
@@ -156,7 +155,13 @@ class Recorder(OperationMode):
 
     def _add(self, call: Call) -> Call:
         """The call as a node: over aliases."""
-        aliased = Call(*map(self._aliases_of, attrs.astuple(call, recurse=False)))
+        aliased = Call(
+            call.func,
+            self._aliases_of(call.args),
+            self._aliases_of(call.kwargs),
+            call.picks,
+            self._aliases_of(call.into),
+        )
         self.nodes.append(aliased)
         return aliased
 

@@ -1,0 +1,164 @@
+"""Runs of recorded calls as one call that lets go of Python's lock.
+
+Replayed call by call, each needs the lock back, and a host thread that computes gives it up only
+every few milliseconds: nothing overlaps. torch's graph interpreter makes the same ATen calls, in
+the same order, with the lock released once around all of them. Its optimiser stays off, so that no
+call is fused, moved or replaced: the bits are those of eager execution.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from warcore.device.hostcalls import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Step = Callable[[], Any]
+
+_NON_BLOCKING = False
+
+
+def joined(nodes: Sequence[Call | Step]) -> list[Step]:
+    """The nodes as steps, with every run of two or more calls that can be one program made one."""
+    steps: list[Step] = []
+    run: list[Call] = []
+    program = _Program()
+    usable = _works()
+    for node in nodes:
+        if usable and isinstance(node, Call) and program.add(node):
+            run.append(node)
+        else:
+            steps += _closed(run, program)
+            run, program = [], _Program()
+            steps.append(node.bound() if isinstance(node, Call) else node)
+    return steps + _closed(run, program)
+
+
+def _closed(run: list[Call], program: _Program) -> list[Step]:
+    return [program.finished()] if len(run) > 1 else [call.bound() for call in run]
+
+
+class _Program:
+    """Calls in a graph of torch's interpreter.
+
+    Every tensor is an input of it: a constant would count as never written, and a call that writes
+    nothing else as of no effect.
+    """
+
+    def __init__(self) -> None:
+        self._graph: Any = torch._C.Graph()  # noqa: SLF001 - no public form
+        self._tensors: list[torch.Tensor] = []
+        self._inputs: dict[int, Any] = {}
+
+    def add(self, call: Call) -> bool:
+        """Append one call; False if it has no place here."""
+        schema = call.func._schema  # noqa: SLF001 - no public form
+        if not (schema.is_mutable or call.into):
+            return False
+        if call.into and any(str(each.type) != "Tensor" for each in schema.returns):
+            return False
+        try:
+            given = self._arguments(call, schema)
+            made = self._graph.create(schema.name, given, len(schema.returns))
+        except (RuntimeError, TypeError):
+            return False  # an argument that the interpreter has no form for
+        if not _is_the_same(made.schema(), schema):
+            made.destroy()
+            return False
+        for output, result in zip(made.outputs(), schema.returns, strict=True):
+            output.setType(result.type)
+        self._graph.appendNode(made)
+        results = list(made.outputs())
+        for pick, place in zip(call.picks, call.into, strict=True):
+            copy = [self._input(place), results[pick], self._graph.insertConstant(_NON_BLOCKING)]
+            self._graph.appendNode(self._graph.create("aten::copy_", copy, 1))
+        return True
+
+    def finished(self) -> Step:
+        """The program as one step."""
+        self._graph.registerOutput(self._graph.insertConstant(None))
+        function = torch._C._create_function_from_graph("replay", self._graph)  # noqa: SLF001
+        return functools.partial(_run, function, self._tensors)
+
+    def _arguments(self, call: Call, schema: Any) -> list[Any]:
+        given = {a.name: value for a, value in zip(schema.arguments, call.args, strict=False)}
+        given.update(call.kwargs)
+        return [
+            self._value(given.get(argument.name, argument.default_value), argument.type)
+            for argument in schema.arguments
+        ]
+
+    def _value(self, value: Any, kind: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._input(value)
+        if kind.kind() == "OptionalType":
+            if value is None:
+                return self._graph.insertConstant(None)
+            kind = kind.getElementType()
+        if kind.kind() == "ListType":
+            return self._list(value if isinstance(value, list | tuple) else [value], kind)
+        return self._graph.insertConstant(float(value) if kind.kind() == "FloatType" else value)
+
+    def _list(self, values: Sequence[Any], kind: Any) -> Any:
+        made = [self._value(value, kind.getElementType()) for value in values]
+        node = self._graph.create("prim::ListConstruct", made, 1)
+        node.output().setType(kind)
+        self._graph.appendNode(node)
+        return node.output()
+
+    def _input(self, tensor: torch.Tensor) -> Any:
+        known = self._inputs.get(id(tensor))
+        if known is None:
+            self._tensors.append(tensor)
+            known = self._inputs[id(tensor)] = self._graph.addInput()
+        return known
+
+
+def _is_the_same(found: str, wanted: Any) -> bool:
+    """Whether the interpreter has found the overload that was recorded.
+
+    NOTE: a number in place of a tensor, as in `x * 2`, leads it to the overload for numbers, which
+    computes the same.
+    """
+    if found == str(wanted):
+        return True
+    if "(" not in found or found.startswith("("):
+        return False
+    others = torch._C.parse_schema(found).arguments  # noqa: SLF001 - no public form
+    return len(others) == len(wanted.arguments) and all(
+        one.name == other.name
+        and (
+            str(one.type) == str(other.type)
+            or (str(other.type), str(one.type)) == ("Tensor", "number")
+        )
+        for one, other in zip(others, wanted.arguments, strict=True)
+    )
+
+
+def _run(function: Any, tensors: list[torch.Tensor]) -> None:
+    before = torch._C._get_graph_executor_optimize()  # noqa: SLF001 - a setting of the thread
+    torch._C._set_graph_executor_optimize(False)  # noqa: SLF001
+    try:
+        function(*tensors)
+    finally:
+        torch._C._set_graph_executor_optimize(before)  # noqa: SLF001
+
+
+@functools.cache
+def _works() -> bool:
+    """Whether this build of torch makes and runs programs."""
+    source, target = torch.ones(2), torch.zeros(2)
+    aten = torch.ops.aten
+    program = _Program()
+    try:
+        added = program.add(Call(aten.mul.out, (source, 2), {"out": target}))
+        added &= program.add(Call(aten.neg.default, (target,), {}, (0,), (target,)))
+        program.finished()()
+    except Exception:  # noqa: BLE001 - whatever is missing, replays go call by call
+        return False
+    return added and target.tolist() == [-2, -2]
