@@ -1,8 +1,9 @@
-"""An installed distribution with the toy plugins, and `warcore generate` run with nothing else."""
+"""An installed distribution with the toy plugins, and commands run with nothing else."""
 
 from __future__ import annotations
 
 import importlib
+import signal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,11 +39,38 @@ def toys(toy_site):
 
 
 @pytest.fixture
-def generate(toy_site, capsys):
+def command(toy_site, capsys):
+    """`command(NAME)`: `warcore NAME ARGS` with the toy model, in this process."""
+
+    def named(name):
+        def run(*args, model="toy"):
+            code = main([name, "--model", model, "--dtype", "float64", *args])
+            return Result(code, *capsys.readouterr())
+
+        return run
+
+    return named
+
+
+@pytest.fixture
+def generate(command):
     """`warcore generate ARGS` with the toy model, in this process."""
+    return command("generate")
 
-    def run(*args, model="toy"):
-        code = main(["generate", "--model", model, "--dtype", "float64", *args])
-        return Result(code, *capsys.readouterr())
 
-    return run
+@pytest.fixture
+def press(toys, monkeypatch):
+    """Let the step that reaches `length` tokens of its first request press Ctrl-C."""
+
+    def after(length, times=1):
+        forward = toys.ToyModel.forward
+
+        def pressing(self, batch, *args):
+            if batch.seq_lens[0] == length:
+                for _ in range(times):
+                    signal.raise_signal(signal.SIGINT)
+            return forward(self, batch, *args)
+
+        monkeypatch.setattr(toys.ToyModel, "forward", pressing)
+
+    return after

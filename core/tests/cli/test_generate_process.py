@@ -58,23 +58,6 @@ def start(toy_site):
 class TestInterrupt:
     """The signal comes from within a step, so that where it arrives is no race."""
 
-    @pytest.fixture
-    def press(self, toys, monkeypatch):
-        """Let the step that reaches `length` tokens of its first request press Ctrl-C."""
-
-        def after(length, times=1):
-            forward = toys.ToyModel.forward
-
-            def pressing(self, batch, *args):
-                if batch.seq_lens[0] == length:
-                    for _ in range(times):
-                        signal.raise_signal(signal.SIGINT)
-                return forward(self, batch, *args)
-
-            monkeypatch.setattr(toys.ToyModel, "forward", pressing)
-
-        return after
-
     def test_one_prompt_keeps_what_was_printed(self, generate, press):
         press(6)
         code, out, err = generate("abc", "--loop", "normal")

@@ -12,6 +12,7 @@ import attrs
 import click
 
 from warcore.cli.output import progress
+from warcore.cli.prompts import check_text, read_prompts
 from warcore.errors import RequestError
 
 if TYPE_CHECKING:
@@ -36,6 +37,20 @@ class Task:
     params: SamplingParams
     system: str | None = None
     raw: bool = False
+
+
+def read_task(
+    prompts: Sequence[str],
+    file: str | None,
+    params: SamplingParams,
+    *,
+    system: str | None,
+    raw: bool,
+) -> Task:
+    """The task that a command line gives; ConfigError for what is missing or unreadable."""
+    for text in (system or "", *params.stop):
+        check_text("--system or --stop", text)
+    return Task(read_prompts(prompts, file), params, system, raw)
 
 
 class Interrupt:

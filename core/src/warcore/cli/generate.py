@@ -8,6 +8,7 @@ import attrs
 import click
 
 from warcore.cli.output import Session, debug_option, print_json
+from warcore.cli.prompts import prompt_options
 from warcore.cli.sections import Sectioned, option
 from warcore.cli.settings import engine_options, sampling_options
 
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
     from warcore.config import EngineConfig
     from warcore.sampling import SamplingParams
 
-FAILED = 1
-"""Exit code when some prompt got no answer, but something ran."""
-_ASK, _SHOW = "Prompts", "Output"
+_SHOW = "Output"
 
 
 @attrs.frozen
@@ -30,15 +29,7 @@ class _Show:
 
 
 @click.command("generate", cls=Sectioned)
-@click.argument("prompts", metavar="[PROMPT]...", nargs=-1)
-@option(
-    _ASK,
-    "--prompts-file",
-    metavar="F",
-    help="One prompt on each line that is not blank, in UTF-8; -: the standard input.",
-)
-@option(_ASK, "--system", metavar="S", help="System message, in place of the template's own.")
-@option(_ASK, "--raw", is_flag=True, help="Continue the text itself: no chat template.")
+@prompt_options
 @engine_options
 @sampling_options
 @option(
@@ -71,13 +62,10 @@ def generate(
     refused, or a setting was) or nothing could be written, 130 after Ctrl-C, which ends the running
     step and prints what there is; pressed twice, it ends at once.
     """
-    from warcore.cli.answering import Task
+    from warcore.cli.answering import read_task
     from warcore.cli.loading import logs
-    from warcore.cli.prompts import check_text, read_prompts
 
-    for text in (system or "", *params.stop):
-        check_text("--system or --stop", text)
-    task = Task(read_prompts(prompts, prompts_file), params, system, raw)
+    task = read_task(prompts, prompts_file, params, system=system, raw=raw)
     with logs(shown=ctx.ensure_object(Session).debug):
         code = _run(task, config, _Show(as_json, stats))
     if code:
@@ -87,8 +75,7 @@ def generate(
 def _run(task: Task, config: EngineConfig, show: _Show) -> int:
     """Answer and tell; the exit code."""
     from warcore.cli import report
-    from warcore.cli.answering import Interrupt, answer_all, refused, stream_one
-    from warcore.cli.commands import INTERRUPTED, USAGE
+    from warcore.cli.answering import Interrupt, answer_all, stream_one
     from warcore.cli.loading import open_engine
 
     one = len(task.prompts) == 1 and not show.as_json
@@ -101,10 +88,4 @@ def _run(task: Task, config: EngineConfig, show: _Show) -> int:
             report.print_texts(outputs)
         if show.stats and not show.as_json:
             report.print_stats(engine)
-    report.print_errors(outputs)
-    if interrupt.pressed:
-        report.print_interrupted(outputs)
-        return INTERRUPTED
-    if all(refused(output) for output in outputs):
-        return USAGE
-    return FAILED if any(output.error for output in outputs) else 0
+    return report.conclude(outputs, interrupted=interrupt.pressed)

@@ -5,14 +5,38 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import click
+
+from warcore.cli.sections import option
 from warcore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 STDIN = "-"
+_ASK = "Prompts"
+
+
+def prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command prompts to answer: `prompts`, `prompts_file`, `system` and `raw`."""
+    decorators = (
+        click.argument("prompts", metavar="[PROMPT]...", nargs=-1),
+        option(
+            _ASK,
+            "--prompts-file",
+            metavar="F",
+            help="One prompt on each line that is not blank, in UTF-8; -: the standard input.",
+        ),
+        option(
+            _ASK, "--system", metavar="S", help="System message, in place of the template's own."
+        ),
+        option(_ASK, "--raw", is_flag=True, help="Continue the text itself: no chat template."),
+    )
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
 
 
 def read_prompts(given: Sequence[str], file: str | None) -> list[str]:
@@ -25,9 +49,11 @@ def read_prompts(given: Sequence[str], file: str | None) -> list[str]:
     if file is not None:
         prompts += _in_file(file)
     if not prompts:
+        ctx = click.get_current_context(silent=True)
+        command = "warcore generate" if ctx is None else ctx.command_path
         raise ConfigError(
             "there is no prompt to answer",
-            next="warcore generate --model REF 'PROMPT', or --prompts-file FILE",
+            next=f"{command} --model REF 'PROMPT', or --prompts-file FILE",
         )
     return prompts
 

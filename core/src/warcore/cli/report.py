@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from warcore.output import RequestOutput
 
 SCHEMA = 1
+FAILED = 1
+"""Exit code when some prompt got no answer, but something ran."""
 _ABORTED = "abort"
 _HEADING = 100
 _MOST = 5
@@ -50,6 +52,20 @@ def print_texts(outputs: Sequence[RequestOutput]) -> None:
             screen.print(f"{gap}{heading}", style="bold", soft_wrap=True)
             click.echo(output.text)
             gap = "\n"
+
+
+def conclude(outputs: Sequence[RequestOutput], *, interrupted: bool) -> int:
+    """Tell what failed; the exit code of a command that asked for all of these answers."""
+    from warcore.cli.answering import refused
+    from warcore.cli.commands import INTERRUPTED, USAGE
+
+    print_errors(outputs)
+    if interrupted:
+        print_interrupted(outputs)
+        return INTERRUPTED
+    if all(refused(output) for output in outputs):
+        return USAGE
+    return FAILED if any(output.error for output in outputs) else 0
 
 
 def print_errors(outputs: Sequence[RequestOutput]) -> None:
