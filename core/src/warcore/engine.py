@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from warcore.assembly import Assembly
     from warcore.config import EngineConfig
+    from warcore.tracing import Recorder
 
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -203,6 +204,16 @@ class Engine:
     def describe(self) -> dict[str, Any]:
         """What this engine was assembled from, and how large it is."""
         return self._assembly.describe()
+
+    def trace(self, *, max_steps: int | None = None) -> Recorder:
+        """Watch every step from here on, until the recorder is closed; it is a context manager.
+
+        max_steps: how many of the last steps are kept (default: `warcore.tracing.MAX_STEPS`).
+        """
+        from warcore.tracing import MAX_STEPS, Recorder
+
+        kept = MAX_STEPS if max_steps is None else max_steps
+        return Recorder(self._assembly.device, self._assembly.scheduler, max_steps=kept)
 
     # ---- inside ----------------------------------------------------------------------------------
 
