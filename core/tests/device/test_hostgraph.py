@@ -162,6 +162,8 @@ REFUSED = {
     "dropout": lambda: functional.dropout(X, 0.5),
     "multinomial": lambda: torch.multinomial(X.abs(), 1),
     "resize_": lambda: torch.zeros(3).resize_(6),
+    "set_": lambda: torch.zeros(3).set_(torch.ones(3)),
+    "data": lambda: setattr(torch.zeros(3), "data", torch.ones(3)),
 }
 
 
@@ -170,6 +172,92 @@ def test_what_depends_on_data_or_chance_fails_at_capture_and_names_the_line(inli
     with pytest.raises(DeviceError, match="cannot be captured") as caught:
         capture(inline, REFUSED[name])
     assert "test_hostgraph.py" in str(caught.value)
+
+
+def rebind(tensor):
+    tensor.data = tensor.clone()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [rebind, lambda t: t.resize_(10**6), lambda t: t.untyped_storage().resize_(0)],
+    ids=["data", "resize_", "freed"],
+)
+def test_a_replay_over_memory_that_was_replaced_is_refused(inline, change):
+    x, y = torch.ones(3), torch.ones(3)
+    _, _, replay = capture(inline, lambda: y + x)
+    change(x)
+    with pytest.raises(DeviceError, match=r"\(.*\) of torch.float32 was given other memory"):
+        replay().result()
+
+
+def test_memory_that_was_freed_within_the_capture_is_refused_there(inline):
+    x = torch.ones(3)
+
+    def body():
+        y = x + 1
+        x.untyped_storage().resize_(0)
+        return y
+
+    with pytest.raises(DeviceError, match="was given other memory"):
+        capture(inline, body)
+
+
+def test_a_break_does_what_a_capture_may_not(inline):
+    graph, stream, x = inline.graph(), inline.stream("forward"), torch.ones(3)
+
+    def outside():
+        inline.event().record()
+        return torch.full((3,), x.sum().item()) + x[x > 0].sum()
+
+    def body():
+        return graph.outside(outside) + 1
+
+    output = stream.submit(graph.capture, body).result()
+    x.fill_(2)
+    stream.submit(graph.replay).result()
+    assert output.tolist() == [13, 13, 13]
+
+
+def test_after_a_break_the_capture_goes_on_to_refuse(inline):
+    graph, stream = inline.graph(), inline.stream("forward")
+
+    def body():
+        return graph.outside(lambda: torch.ones(1)).item()
+
+    with pytest.raises(DeviceError, match="cannot be captured"):
+        stream.submit(graph.capture, body).result()
+
+
+def test_a_break_that_fails_at_capture_fails_the_capture(inline):
+    graph, stream = inline.graph(), inline.stream("forward")
+
+    def fails():
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        stream.submit(graph.capture, lambda: graph.outside(fails)).result()
+    assert stream.submit(graph.capture, lambda: torch.ones(2)).result().tolist() == [1, 1]
+
+
+def test_a_break_has_one_shape(inline):
+    graph, stream, x = inline.graph(), inline.stream("forward"), torch.ones(3)
+    stream.submit(graph.capture, lambda: graph.outside(lambda: x[x > 0])).result()
+    x[0] = -1
+    with pytest.raises(DeviceError, match=r"gave \(2,\) .* in a replay, and \(3,\)"):
+        stream.submit(graph.replay).result()
+
+
+def test_calls_that_differ_only_in_the_type_of_a_number_are_different_calls(inline):
+    x = torch.tensor([3])
+    _, output, _ = capture(inline, lambda: [x * 2, x * 2.0, x * 1, x * True, x / 2])
+    assert [t.dtype for t in output] == [
+        torch.int64,
+        torch.float32,
+        torch.int64,
+        torch.int64,
+        torch.float32,
+    ]
 
 
 def test_what_only_looks_like_it_is_captured(inline):

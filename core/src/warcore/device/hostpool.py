@@ -65,7 +65,7 @@ class HostPool(GraphPool):
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (*self._kept, *self._chunks.values()))
+        return sum(map(_held, (*self._kept, *self._chunks.values())))
 
     def place(self, form: Geometry) -> torch.Tensor:
         """A tensor of that form, its values undefined, in the smallest free chunk that holds it."""
@@ -106,3 +106,8 @@ class HostPool(GraphPool):
 
 def _come_back(returned: deque[tuple[int, int]], chunk: torch.Tensor) -> None:
     returned.append((chunk.nbytes, chunk.data_ptr()))
+
+
+def _held(tensor: torch.Tensor) -> int:
+    strided = tensor.layout is torch.strided
+    return tensor.untyped_storage().nbytes() if strided else tensor.nbytes
