@@ -1,0 +1,21 @@
+"""The installed graph runners hold the rows of `resolve` that the core's own tests hold."""
+
+from __future__ import annotations
+
+import pytest
+from replays import ROWS, check_order, check_position
+
+from warcore_graph_runner_breakable import Breakable
+from warcore_graph_runner_full import Full
+
+pytestmark = pytest.mark.parametrize("kind", [Full, Breakable], ids=lambda kind: kind.__name__)
+
+
+@pytest.mark.parametrize(("row", "mode", "lack"), ROWS)
+def test_the_event_goes_where_the_latest_vote_and_the_marker_say(kind, row, mode, lack):
+    check_order(kind, row, mode, lack)
+
+
+@pytest.mark.parametrize(("row", "mode", "lack"), ROWS)
+def test_the_fence_is_reached_where_the_reads_end(kind, row, mode, lack):
+    check_position(kind, row, mode, lack)
