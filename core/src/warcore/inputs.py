@@ -55,16 +55,20 @@ class StaticInputs:
         view = self._views.get(bucket)
         if view is None:
             view = self._views[bucket] = self._view(bucket)
-        targets = [view.tokens, view.positions, view.out_slots, view.rows, view.seq_lens]
-        sources = [batch.tokens, batch.positions, batch.out_slots, batch.rows, batch.seq_lens]
-        rows, tokens = batch.padded_size, batch.padded_tokens
-        if rows < bucket.rows or tokens < bucket.tokens:
+        # Of one dtype: CUDA then copies them in one launch.
+        targets = [view.tokens, view.positions, view.out_slots, view.rows]
+        sources = [batch.tokens, batch.positions, batch.out_slots, batch.rows]
+        lengths, rows = view.seq_lens, batch.padded_size
+        if rows < bucket.rows or batch.padded_tokens < bucket.tokens:
             for place, (target, source) in enumerate(zip(targets, sources, strict=True)):
                 count = source.shape[0]
                 targets[place] = target[:count]
-                # A padding row has one token, in slot 0: a row of none at all has no softmax.
-                target[count:].fill_(1 if target is view.seq_lens else 0)
+                target[count:].fill_(0)
+            # A padding row has one token, in slot 0: a row of none at all has no softmax.
+            lengths = view.seq_lens[:rows]
+            view.seq_lens[rows:].fill_(1)
         torch._foreach_copy_(targets, sources)
+        lengths.copy_(batch.seq_lens)
         if batch.mode is not ForwardMode.DECODE:
             self._load_starts(batch, view)
         return ForwardBatch(
@@ -140,27 +144,32 @@ def blank(bucket: Bucket, device: torch.device) -> ForwardBatch:
     rows, tokens = bucket.rows, bucket.tokens
     length, more = divmod(tokens, rows)
     lens = [length + (row < more) for row in range(rows)]
-    counts = torch.tensor(lens, dtype=torch.int64, device=device)
-    q_start = torch.zeros(rows + 1, dtype=torch.int64, device=device)
-    torch.cumsum(counts, 0, out=q_start[1:])
-    index = torch.arange(tokens, device=device)
+    counts = torch.tensor(lens)
+    q_start = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+    index = torch.arange(tokens)
     q_row = torch.repeat_interleave(counts, output_size=tokens)
     nothing = torch.zeros_like(index)
     verify = bucket.mode is ForwardMode.TARGET_VERIFY
+
+    def there(tensor: torch.Tensor) -> torch.Tensor:
+        # Copied, never computed: whoever asks has no stream of the device, and such a copy has
+        # ended when the call returns.
+        return tensor.to(device)
+
     return ForwardBatch(
         mode=bucket.mode,
         size=rows,
         padded_size=rows,
         padded_tokens=tokens,
-        tokens=nothing,
-        rows=nothing[:rows],
-        seq_lens=counts.int(),
-        q_start=q_start.int(),
-        q_row=q_row,
-        positions=index - q_start[q_row],
-        out_slots=nothing,
+        tokens=there(nothing),
+        rows=there(nothing[:rows]),
+        seq_lens=there(counts.int()),
+        q_start=there(q_start.int()),
+        q_row=there(q_row),
+        positions=there(index - q_start[q_row]),
+        out_slots=there(nothing),
         max_seq_len=bucket.max_seq_len,
         extend_lens=tuple(lens) if bucket.mode.is_prefill else (),
-        logits_at=q_start[1:] - 1 if bucket.mode.is_prefill else None,
-        tree_mask=torch.ones(tokens, length, dtype=torch.bool, device=device) if verify else None,
+        logits_at=there(q_start[1:] - 1) if bucket.mode.is_prefill else None,
+        tree_mask=there(torch.ones(tokens, length, dtype=torch.bool)) if verify else None,
     )
