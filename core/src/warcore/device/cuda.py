@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from warcore.device.base import Device, Event, Stream, Ticket
+from warcore.device.base import Device, Stream
+from warcore.device.cudaevent import CudaEvent
 from warcore.device.cudagraph import CudaGraph
+from warcore.device.cudapool import CudaPool
 from warcore.device.hostevent import HostLatch, ThreadState
 from warcore.device.outcome import Outcome
 from warcore.device.turns import InlineTurns
@@ -23,6 +25,8 @@ from warcore.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from warcore.device.base import GraphPool, Ticket
 
 _log = logging.getLogger("warcore.device")
 
@@ -71,109 +75,11 @@ class CudaStream(Stream):
             self._device.observers.waited(self, ticket)
 
 
-class CudaEvent(Event):
-    """A CUDA event and the generation of its newest record.
-
-    external: recorded within a capture it becomes a node of the graph, and every launch of that
-    graph records it anew.
-    """
-
-    def __init__(self, device: CudaDevice, number: int, *, external: bool) -> None:
-        self.external = external
-        kind: Any = torch.cuda.Event
-        self.raw = kind(external=True) if external else kind()
-        self._device = device
-        self._number = number
-        self._generation = 0
-        self._recorded = 0
-        self._captured: set[int] = set()
-
-    def __repr__(self) -> str:
-        return f"{'external ' if self.external else ''}event {self._number}"
-
-    @property
-    def generation(self) -> int:
-        return self._generation
-
-    def record(self, stream: Stream | None = None) -> Ticket:
-        device = self._device
-        target: CudaStream | None = device.local.stream if stream is None else stream  # type: ignore[assignment]
-        if target is None:
-            raise DeviceError(
-                f"{self!r} was recorded outside submitted work, and no stream was named",
-                next="event.record(stream), or record within stream.submit(...)",
-            )
-        capture: CudaGraph | None = device.local.capture  # type: ignore[assignment]
-        if capture is not None and not self.external:
-            raise DeviceError(
-                f"{self!r} was recorded within a capture, but is not external",
-                next="device.event(external=True)",
-            )
-        self.raw.record(target.raw)
-        self._generation += 1
-        ticket = Ticket(self, self._generation)
-        if capture is not None:
-            self._captured.add(self._generation)
-            capture.markers.append(self)
-            return ticket
-        self._recorded = self._generation
-        if device.observers is not None:
-            device.observers.recorded(target, ticket)
-        return ticket
-
-    def rearm(self) -> Ticket:
-        if not self._captured or self._device.local.stream is None:
-            raise DeviceError(
-                f"{self!r} cannot be re-armed: no graph holds it, or this is no submitted work",
-                next="record it as an external event within a capture, and re-arm it in the "
-                "submitted work that replays",
-            )
-        self._generation += 1
-        return Ticket(self, self._generation)
-
-    def reached(self, generation: int) -> bool:
-        if generation > self._recorded or generation in self._captured:
-            return False
-        self.check(generation)
-        return generation == 0 or bool(self.raw.query())
-
-    def synchronize(self, generation: int | None = None) -> None:
-        generation = self._generation if generation is None else generation
-        self.check(generation)
-        if generation:
-            self.raw.synchronize()
-            device = self._device
-            if device.observers is not None:
-                device.observers.waited(device.local.stream, Ticket(self, generation))
-
-    def check(self, generation: int) -> None:
-        """DeviceError unless `generation` is what CUDA would wait for now."""
-        if generation in self._captured:
-            why = "belongs to a capture and is never reached"
-            remedy = "wait for the ticket that rearm() gives before the replay"
-        elif generation > self._recorded:
-            why = "can never be reached: its replay has not been launched"
-            remedy = "wait after the replay"
-        elif generation < self._recorded and generation:
-            why = f"was overwritten by record {self._recorded}, which CUDA would wait for instead"
-            remedy = "hold tickets in an EventRing, which refuses to overwrite them"
-        else:
-            return
-        raise DeviceError(f"record {generation} of {self!r} {why}", next=remedy)
-
-    def launched(self, stream: CudaStream) -> None:
-        """A replay on `stream` that holds this event was launched."""
-        if self._recorded == self._generation:
-            self._generation += 1
-        self._recorded = self._generation
-        if self._device.observers is not None:
-            self._device.observers.recorded(stream, Ticket(self, self._recorded))
-
-
 class CudaDevice(Device):
     """The current CUDA device of torch."""
 
     name: ClassVar[str] = "cuda"
+    warms_up: ClassVar[bool] = True
 
     def __init__(self) -> None:
         if not torch.cuda.is_available():
@@ -213,8 +119,11 @@ class CudaDevice(Device):
         self._latches += 1
         return HostLatch(self._turns, self._latches)
 
-    def graph(self) -> CudaGraph:
-        return CudaGraph(self)
+    def graph_pool(self) -> CudaPool:
+        return CudaPool(self._torch_device)
+
+    def graph(self, pool: GraphPool | None = None) -> CudaGraph:
+        return CudaGraph(self, self.graph_pool() if pool is None else pool)  # type: ignore[arg-type]
 
     def current_stream(self) -> Stream | None:
         return self.local.stream

@@ -1,39 +1,77 @@
-"""Graphs of the CUDA device."""
+"""Graphs of the CUDA device: captured sections, and the eager breaks between them."""
 
 from __future__ import annotations
 
-import gc
 import linecache
 import traceback
-from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import attrs
 import torch
 
 from warcore.device.base import Graph
 from warcore.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from warcore.device.cuda import CudaDevice, CudaEvent, CudaStream
+    from warcore.device.cuda import CudaDevice, CudaStream
+    from warcore.device.cudaevent import CudaEvent
+    from warcore.device.cudapool import CudaPool
 
 T = TypeVar("T")
 
+_OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+
+
+@attrs.frozen(eq=False)
+class _Section:
+    """What was captured between two breaks."""
+
+    raw: torch.cuda.CUDAGraph
+    markers: tuple[CudaEvent, ...]
+
+    def __call__(self, stream: CudaStream) -> None:
+        self.raw.replay()
+        for marker in self.markers:
+            marker.launched(stream)
+
+
+@attrs.frozen(eq=False)
+class _Break:
+    """A function that runs eagerly in each replay, and where its value belongs.
+
+    What the function closes over stays alive with it, at the addresses that the sections before
+    write to.
+    """
+
+    fn: Callable[[], torch.Tensor]
+    fixed: torch.Tensor
+
+    def __call__(self, stream: CudaStream) -> None:  # noqa: ARG002
+        value = self.fn()
+        if value.shape != self.fixed.shape or value.dtype != self.fixed.dtype:
+            raise DeviceError(
+                f"the function of a break gave {tuple(value.shape)} {value.dtype} in a replay, "
+                f"and {tuple(self.fixed.shape)} {self.fixed.dtype} at capture",
+                next="capture a graph for each shape",
+            )
+        self.fixed.copy_(value)
+
 
 class CudaGraph(Graph):
-    """A CUDA graph with a memory pool of its own: replays of others never touch its results."""
+    """CUDA graphs with eager calls between them, in one pool of memory."""
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: CudaDevice, pool: CudaPool) -> None:
         self._device = device
-        self._raw = torch.cuda.CUDAGraph()
+        self._pool = pool
+        self._parts: list[Callable[[CudaStream], None]] = []
         self._captured = False
-        self._nbytes = 0
-        self.markers: list[CudaEvent] = []
-
-    @property
-    def nbytes(self) -> int:
-        return self._nbytes
+        self._open: torch.cuda.CUDAGraph | None = None
+        """The section that is being captured."""
+        self._markers: list[CudaEvent] = []
+        """The external events recorded in it."""
 
     def capture(self, fn: Callable[[], T]) -> T:
         local = self._device.local
@@ -45,16 +83,41 @@ class CudaGraph(Graph):
         if self._captured or local.capture is not None:
             when = "has been captured" if self._captured else "is inside another capture"
             raise DeviceError(f"the graph {when}", next="capture each graph once, into a new one")
-        # What is cached or garbage now must not be freed in mid-capture, nor count as the graph's.
-        torch.cuda.synchronize()
-        gc.collect()
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_reserved()
-        with self._recording():
-            value = fn()
+        with self._pool.captures():
+            try:
+                self._begin()
+                value = fn()
+                self._end()
+            except BaseException as error:
+                self._abandon()
+                if isinstance(error, RuntimeError) and "captur" in str(error):
+                    raise _refusal(error) from error
+                raise
         self._captured = True
-        self._nbytes = torch.cuda.memory_reserved() - before
         return value
+
+    def outside(self, fn: Callable[[], torch.Tensor]) -> torch.Tensor:
+        underway: object = self._device.local.capture
+        if underway is not self:
+            raise DeviceError(
+                "a break was asked for outside the capture of its graph",
+                next="call outside() in the function that capture() runs",
+            )
+        stream: CudaStream = self._device.local.stream  # type: ignore[assignment]
+        before = len(self._parts)
+        self._end()
+        try:
+            # Captured work has not run. The function may look at what it makes, and must not
+            # meet whatever lay in that memory: a wild index would end the CUDA context.
+            for part in self._parts[before:]:
+                part(stream)
+            value = fn()
+            # No capture is underway, so this is not the pool's to hand out again.
+            fixed = self._pool.keep(torch.empty_like(value).copy_(value))
+            self._parts.append(_Break(fn, fixed))
+        finally:
+            self._begin()
+        return fixed
 
     def replay(self) -> None:
         stream: CudaStream | None = self._device.local.stream  # type: ignore[assignment]
@@ -66,34 +129,35 @@ class CudaGraph(Graph):
             raise DeviceError("the graph holds nothing yet", next="capture it first")
         if self._device.local.capture is not None:
             raise DeviceError("a graph was replayed within a capture", next="replay it after")
-        self._raw.replay()
-        for marker in self.markers:
-            marker.launched(stream)
+        for part in self._parts:
+            part(stream)
 
-    @contextmanager
-    def _recording(self) -> Iterator[None]:
-        """A capture on the current stream, ended whatever happens within.
+    def add_marker(self, event: CudaEvent) -> None:
+        """During capture: each launch of this section records `event` anew."""
+        self._markers.append(event)
 
-        thread_local: other threads may go on using CUDA; only what this one does is judged.
-        """
-        local = self._device.local
-        self._raw.capture_begin(capture_error_mode="thread_local")
-        local.capture = self  # type: ignore[assignment]
-        try:
-            yield
-        except BaseException as error:
-            # Ending a capture that was invalidated or is empty complains too, and says less.
-            with suppress(RuntimeError, UserWarning):
-                self._raw.capture_end()
-            self.markers.clear()
-            self._raw = torch.cuda.CUDAGraph()
-            if isinstance(error, RuntimeError) and "captur" in str(error):
-                raise _refusal(error) from error
-            raise
-        else:
-            self._raw.capture_end()
-        finally:
-            local.capture = None
+    def _begin(self) -> None:
+        self._open = self._pool.begin()
+        self._device.local.capture = self  # type: ignore[assignment]
+
+    def _end(self) -> None:
+        """End the open section, which becomes a part if anything is in it."""
+        assert self._open is not None
+        self._device.local.capture = None
+        filled = self._pool.end(self._open)
+        section = _Section(self._open, tuple(self._markers))
+        self._open, self._markers = None, []
+        if filled:
+            self._parts.append(section)
+
+    def _abandon(self) -> None:
+        """The capture has failed, and nothing of it stays."""
+        self._device.local.capture = None
+        raw, self._open = self._open, None
+        self._parts.clear()
+        self._markers.clear()
+        if raw is not None:
+            self._pool.abandon(raw)
 
 
 def _refusal(error: RuntimeError) -> DeviceError:
@@ -101,7 +165,7 @@ def _refusal(error: RuntimeError) -> DeviceError:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(torch.__path__[0]) and frame.filename != __file__
+        if not frame.filename.startswith(_OWN)
     ]
     where = ""
     if frames:
