@@ -26,6 +26,15 @@ class Bucket:
     key: int = 0
     """The backend's `graph_key` of these steps."""
 
+    def holds(self, batch: ForwardBatch) -> bool:
+        """Whether a step of this kind and these shapes has room for `batch`."""
+        return (
+            batch.mode is self.mode
+            and batch.padded_size <= self.rows
+            and batch.padded_tokens <= self.tokens
+            and batch.max_seq_len <= self.max_seq_len
+        )
+
     def __str__(self) -> str:
         what = self.mode.value.replace("_", " ")
         return f"{what} of {self.rows} x {self.tokens // self.rows} up to {self.max_seq_len}"

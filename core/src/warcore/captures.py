@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from warcore.batch import ForwardBatch
-from warcore.contract import ForwardMode
 from warcore.errors import WiringError
 from warcore.model import Output
 
@@ -75,16 +74,16 @@ class Captures:
 
         WiringError if the runner chose one that it has not captured, or that is too small.
         """
-        if batch.mode is ForwardMode.EXTEND and batch.logits_at is None:
-            return None  # captured prefills give the logits of each request's last token only
+        if batch.mode.is_prefill is (batch.logits_at is None):
+            return None  # a captured prefill gives each request's last logits, other steps all
         bucket = self._runner.bucket_for(batch)
         if bucket is None:
             return None
-        fits = bucket.rows >= batch.padded_size and bucket.tokens >= batch.padded_tokens
-        if bucket not in self._markers or not fits or bucket.mode is not batch.mode:
+        if bucket not in self._markers or not bucket.holds(batch):
             raise WiringError(
                 f"graph_runner:{self.name} chose {bucket} for {batch.mode.value} of "
-                f"{batch.padded_size} requests and {batch.padded_tokens} tokens",
+                f"{batch.padded_size} requests and {batch.padded_tokens} tokens, up to "
+                f"{batch.max_seq_len}",
                 next="choose among ctx.buckets, one that is large enough, or None",
             )
         return bucket

@@ -47,8 +47,10 @@ def capture_all(
     for done, bucket in enumerate(wired.buckets):
         if progress is not None:
             progress("graphs", done, len(wired.buckets))
+        empty = blank(bucket, choices.spec.device)
         try:
-            forward.submit(runner.capture, bucket, blank(bucket, choices.spec.device)).result()
+            with blame(f"graph_runner {name} with backend {choices.backend_name}", f"{bucket}"):
+                forward.submit(runner.capture, bucket, empty).result()
         except DeviceError as error:
             raise WiringError(
                 f"graph_runner:{name} with backend:{choices.backend_name}: {bucket} cannot be "

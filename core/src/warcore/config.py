@@ -81,7 +81,7 @@ def _sizes(_: object, field: attrs.Attribute[Any], value: Any) -> None:
     """Whole numbers from 1, each larger than the one before; at least one."""
     if value is None:
         return
-    sizes = list(value) if isinstance(value, tuple) else [value]
+    sizes = value if isinstance(value, tuple) else ()
     whole = all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
     rising = whole and all(a < b for a, b in zip([0, *sizes], sizes))  # noqa: B905  one is longer
     if not sizes or not rising:

@@ -97,7 +97,7 @@ class GraphRunner(ABC):
         if key is None:
             return None
         for bucket in self._choices.get((batch.mode, key), ()):
-            if batch.padded_tokens <= bucket.tokens and batch.padded_size <= bucket.rows:
+            if bucket.holds(batch):
                 wasteful = batch.mode.is_prefill and bucket.tokens > PADDING * batch.padded_tokens
                 return None if wasteful else bucket
         return None

@@ -98,10 +98,13 @@ class StaticInputs:
         view.q_start[rows + 1 :].fill_(tokens)
         view.q_row[:tokens].copy_(batch.q_row)
         view.q_row[tokens:].fill_(view.padded_size - 1)
-        if view.logits_at is not None and batch.logits_at is not None:
+        if view.logits_at is not None:
+            assert batch.logits_at is not None
             view.logits_at[:rows].copy_(batch.logits_at)
             view.logits_at[rows:].fill_(0)
-        if view.tree_mask is not None and batch.tree_mask is not None:
+        if view.tree_mask is not None:
+            # Else the tokens would see what an earlier step's did.
+            assert batch.tree_mask is not None
             view.tree_mask[:tokens].copy_(batch.tree_mask)
             view.tree_mask[tokens:].fill_(0)
 
