@@ -15,8 +15,10 @@ FLOORS: Final = (
     "registry installed records description probe device shared staging",
     "batch request output transcript pools memory relay model backend scope fence resolution gates",
     "runner graphs inputs captures step launch spec sampling",
-    "hooks serving fitting wiring plan config buckets statics launcher scheduler prompts assembly "
-    "capturing",
+    (
+        "hooks serving fitting wiring config buckets statics launcher scheduler prompts assembly "
+        "capturing kinds forecast plan"
+    ),
     "engine cli testkit tracing",
 )
 """Modules and packages of core/src/warcore, lowest floor first. One line each in the docs too."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from warcore.model import Layer, Model, ModelContext, ModelFamily, ModelInfo, Output, Tokenizer
     from warcore.options import NoOptions
     from warcore.output import RequestOutput
+    from warcore.plan import FencePlan
     from warcore.records import PluginRecord
     from warcore.registry import find_plugins
     from warcore.runner import ModelRunner
@@ -68,6 +69,7 @@ _HOME = {
     "SamplingParams": "sampling",
     "find_plugins": "registry",
     "PluginRecord": "records",
+    "FencePlan": "plan",
     # you catch
     "WarcoreError": "errors",
     "PluginError": "errors",
@@ -84,6 +86,7 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "Event",
+    "FencePlan",
     "ForwardBatch",
     "ForwardMode",
     "Graph",
