@@ -34,17 +34,24 @@ def open_engine(config: EngineConfig) -> Engine:
         def show(what: str, done: int, total: int) -> None:
             bar.update(task, description=texts[what], completed=done, total=total)
 
-        try:
+        with torch_needed("running"):
             from warcore.engine import Engine
 
             return Engine(config, progress=show)
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise ConfigError(
-                "running a model needs torch, which is not installed",
-                next="pip install 'warcore[torch]'",
-            ) from error
+
+
+@contextmanager
+def torch_needed(what: str) -> Iterator[None]:
+    """Around what imports torch: ConfigError if it is not installed. what: "running" a model."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ConfigError(
+            f"{what} a model needs torch, which is not installed",
+            next="pip install 'warcore[torch]'",
+        ) from error
 
 
 @contextmanager
