@@ -19,22 +19,38 @@ FACTORS = {
     "page_size": (16, 1),
     "loop": ("overlap", "normal"),
     "host": ("inline", "threads"),
+    "graphs": (
+        {"graph_runner": "none"},
+        {"graph_runner": "full"},
+        {"graph_runner": "breakable", "graph_buckets": (1, 4)},
+        {"graph_runner": "full", "graph_buckets": (2, 6), "graph_prefill_buckets": (4, 7)},
+    ),
 }
-PRODUCT = list(itertools.product((0, 1), repeat=len(FACTORS)))
-PAIRWISE = [(0, 0, 0, 0, 0), (0, 1, 1, 1, 1), (1, 0, 1, 1, 0), (1, 1, 0, 0, 1), (1, 1, 1, 0, 0),
-            (0, 0, 0, 1, 1), (1, 0, 1, 0, 1), (0, 1, 0, 1, 0)]  # fmt: skip
+LEVELS = [range(len(levels)) for levels in FACTORS.values()]
+PRODUCT = list(itertools.product(*LEVELS))
+PAIRWISE = [
+    (0, 0, 0, 1, 1, 2), (1, 1, 1, 0, 0, 2), (0, 1, 0, 0, 1, 1), (1, 0, 1, 1, 0, 1),
+    (0, 1, 1, 1, 1, 3), (1, 0, 0, 0, 0, 3), (1, 1, 0, 1, 1, 0), (0, 0, 1, 0, 0, 0),
+]  # fmt: skip
 
 pytestmark = pytest.mark.model
 
 
 def settings(row):
     chosen = {name: levels[i] for (name, levels), i in zip(FACTORS.items(), row, strict=True)}
-    return chosen.pop("together"), chosen
+    together, graphs = chosen.pop("together"), chosen.pop("graphs")
+    return together, chosen | graphs
+
+
+def small(**config):
+    """An engine of the real model with no more room than the golden prompts need."""
+    sizes = {"context_length": 256, "max_running_requests": len(CASES)}
+    return EngineConfig(model="smollm2", dtype="float32", **{**sizes, **config})
 
 
 def answers(together, config):
-    """The output ids of every golden prompt; all in one batch, or one prompt at a time."""
-    with Engine(EngineConfig(model="smollm2", dtype="float32", context_length=256, **config)) as e:
+    """The output of every golden prompt; all in one batch, or one prompt at a time."""
+    with Engine(small(**config)) as e:
         prompts = [case["prompt"] for case in CASES]
         params = [SamplingParams(max_new_tokens=len(case["output_ids"])) for case in CASES]
         if together:
@@ -52,7 +68,8 @@ def check(row):
 
 def test_the_rows_cover_every_pair_of_levels():
     for a, b in itertools.combinations(range(len(FACTORS)), 2):
-        assert {(row[a], row[b]) for row in PAIRWISE} == set(itertools.product((0, 1), repeat=2))
+        pairs = set(itertools.product(LEVELS[a], LEVELS[b]))
+        assert {(row[a], row[b]) for row in PAIRWISE} == pairs
 
 
 @pytest.mark.parametrize("row", PAIRWISE, ids=str)
@@ -66,8 +83,23 @@ def test_golden_tokens_in_every_combination(row):
     check(row)
 
 
+@pytest.mark.parametrize("runner", ["full", "breakable"])
+def test_golden_tokens_at_every_bucket_boundary(runner):
+    """Batches of a bucket's size, one less and one more; beyond the largest they run eagerly."""
+    tokens = 10
+    with Engine(small(graph_runner=runner, graph_buckets=(2, 4), context_length=128)) as engine:
+        for size in range(1, 6):
+            cases = [CASES[(size + place) % len(CASES)] for place in range(size)]
+            params = SamplingParams(max_new_tokens=tokens)
+            outputs = engine.generate([case["prompt"] for case in cases], params)
+            for case, output in zip(cases, outputs, strict=True):
+                assert output.output_ids == case["output_ids"][:tokens], (size, case["prompt"])
+        stats = engine.stats()
+        assert 0 < stats["graphs"]["replays"] < stats["steps"]
+
+
 def test_the_text_is_that_of_the_golden_tokens():
-    with Engine(EngineConfig(model="smollm2", dtype="float32", context_length=256)) as engine:
+    with Engine(small()) as engine:
         (output,) = engine.generate(CASES[0]["prompt"])
     assert output.text + "<|im_end|>" == CASES[0]["text"]
     assert output.finish_reason == "stop"

@@ -1,9 +1,9 @@
 """Whatever is drawn, an overlapped run under a seeded schedule writes what a quiet run writes.
 
 Each seed draws a workload (arrivals, lengths, sampling, stop strings, aborts) and the options of an
-engine (pages so few that requests step back, chunks, mixing, loop, fence). The interleaving of the
-streams is drawn too, at every operation. The reference serves one request at a time in the normal
-loop. A failure is replayed by its seed:
+engine (pages so few that requests step back, chunks, mixing, loop, fence, graphs). The interleaving
+of the streams is drawn too, at every operation. The reference serves one request at a time, eagerly
+and in the normal loop. A failure is replayed by its seed:
 
     .venv/bin/python tests/test_workloads.py SEED
 """
@@ -28,7 +28,7 @@ def options(draw):
     page_size = draw.choice([1, 2, 4, 16])
     longest = LONGEST_PROMPT + LONGEST_ANSWER
     fewest = -(-longest // page_size)
-    return {
+    chosen = {
         "page_size": page_size,
         "kv_pages": draw.choice([fewest, fewest + 2, 2 * fewest, 6 * fewest]),
         "prefill_chunk": draw.choice([1, 3, 7, 16, 512]),
@@ -40,6 +40,25 @@ def options(draw):
         "host": draw.choices([f"seeded:{draw.randrange(10**6)}", "threads", "inline"], [8, 1, 1])[
             0
         ],
+    }
+    if chosen["loop"] == "normal":
+        chosen["fence"] = "declared"  # it has none, and says so if one is asked for
+    return chosen | graphs(draw, chosen)
+
+
+def graphs(draw, chosen):
+    """What is captured: often not all sizes, so that replays and eager steps follow one another."""
+    runner = draw.choice(["none", "full", "full", "breakable"])
+    if runner == "none":
+        return {"graph_runner": runner}
+    sizes, chunk = range(1, chosen["max_running_requests"] + 1), chosen["prefill_chunk"]
+    prefills = [tokens for tokens in (1, 3, 8, 16, 32) if tokens <= chunk]
+    return {
+        "graph_runner": runner,
+        "graph_buckets": sorted(draw.sample(sizes, draw.randint(1, min(3, len(sizes))))),
+        "graph_prefill_buckets": draw.choice(
+            [None, sorted(draw.sample(prefills, draw.randint(1, len(prefills))))]
+        ),
     }
 
 
@@ -77,7 +96,12 @@ def quiet():
     """The reference engine: normal loop, no threads, room for everything."""
     return Engine(
         EngineConfig(
-            model="random:tiny", dtype="float64", loop="normal", host="inline", kv_pages=64
+            model="random:tiny",
+            dtype="float64",
+            loop="normal",
+            host="inline",
+            kv_pages=64,
+            graph_runner="none",
         )
     )
 
@@ -141,9 +165,9 @@ def test_more_workloads(seed):
     check(seed)
 
 
-def test_the_workloads_retract_abort_stop_and_mix():
+def test_the_workloads_retract_abort_stop_mix_and_replay():
     """A draw that never meets the hard cases would prove nothing."""
-    seen = {"retracts": 0, "mixed": 0, "coarse": 0, "fine": 0}
+    seen = {"retracts": 0, "mixed": 0, "coarse": 0, "fine": 0, "replays": 0, "eager": 0}
     reasons = set()
     for seed in range(60):
         draw = random.Random(seed)
@@ -154,6 +178,9 @@ def test_the_workloads_retract_abort_stop_and_mix():
             reasons |= {output.finish_reason for output in drive(engine, requests).values()}
             stats = engine.stats()
         seen["retracts"] += stats["retracts"]
+        replays = stats["graphs"]["replays"] if stats["graphs"] else 0
+        seen["replays"] += replays
+        seen["eager"] += bool(replays) and stats["steps"] > replays
         for fence in stats["fences"]:
             seen["mixed"] += fence["mode"] == "mixed"
             seen["fine" if fence["reason"] == "fine" else "coarse"] += fence["count"]
