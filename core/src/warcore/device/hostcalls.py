@@ -36,23 +36,31 @@ def is_composite(func: Any) -> bool:
 
 def why_not(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Why this call can be in no graph; None if nothing speaks against it."""
+    why, excuse = _suspicion(func)
+    return None if why is None or (excuse is not None and excuse(func, args, kwargs)) else why
+
+
+@functools.cache
+def _suspicion(func: Any) -> tuple[str | None, Callable[[Any, Any, Any], bool] | None]:
+    """What speaks against calls of `func`, and what in its arguments excuses one."""
     if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001 - no public name
-        return "it is not a single ATen call"
+        return "it is not a single ATen call", None
     name = func.overloadpacket.__name__
-    why = None
+    found: tuple[str | None, Callable[[Any, Any, Any], bool] | None] = (None, None)
     if name in _UNSTABLE:
-        why = "it gives a tensor other memory"
+        found = "it gives a tensor other memory", None
     elif name in _INDEXED:
-        why = _why_not_index(args)
+        found = (
+            "a mask is an index whose length depends on data; torch.where keeps the shape",
+            _without_mask,
+        )
     elif torch.Tag.nondeterministic_seeded in func.tags:
-        if not _without_dropout(func, args, kwargs):
-            why = "it draws random numbers, and a replay would draw others"
+        found = "it draws random numbers, and a replay would draw others", _without_dropout
     elif name in _SHAPED_BY_DATA or torch.Tag.dynamic_output_shape in func.tags:
-        if not _has_output_size(func, args, kwargs):
-            why = "the shape of its result depends on data"
+        found = "the shape of its result depends on data", _has_output_size
     elif torch.Tag.data_dependent_output in func.tags:
-        why = "its value leaves the device"
-    return why
+        found = "its value leaves the device", None
+    return found
 
 
 def _without_dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -71,11 +79,11 @@ def _has_output_size(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return bound.get("output_size") is not None
 
 
-def _why_not_index(args: tuple[Any, ...]) -> str | None:
-    for index in tree_leaves(args[1]):
-        if isinstance(index, torch.Tensor) and index.dtype in {torch.bool, torch.uint8}:
-            return "a mask is an index whose length depends on data; torch.where keeps the shape"
-    return None
+def _without_mask(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:  # noqa: ARG001
+    return not any(
+        isinstance(index, torch.Tensor) and index.dtype in {torch.bool, torch.uint8}
+        for index in args[1]
+    )
 
 
 def reads_out(out: Any) -> bool:

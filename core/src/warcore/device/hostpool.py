@@ -24,9 +24,11 @@ class Geometry:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
-    @property
-    def nbytes(self) -> int:
-        """From the first element to the end of the last."""
+    nbytes: int = attrs.field(init=False, eq=False)
+    """From the first element to the end of the last."""
+
+    @nbytes.default
+    def _nbytes(self) -> int:
         if 0 in self.shape:
             return 0
         last = sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))

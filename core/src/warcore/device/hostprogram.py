@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import torch
 
 from warcore.device.hostcalls import Call
@@ -43,6 +44,31 @@ def _closed(run: list[Call], program: _Program) -> list[Step]:
     return [program.finished()] if len(run) > 1 else [call.bound() for call in run]
 
 
+@attrs.frozen(eq=False)
+class _Interface:
+    """What a program asks of a schema. Asking the schema itself copies it each time."""
+
+    name: str
+    text: str
+    arguments: tuple[tuple[str, Any, Any], ...]
+    """Names, types and defaults."""
+    returns: tuple[Any, ...]
+    """Types."""
+    writes: bool
+
+
+@functools.cache
+def _interface(func: Any) -> _Interface:
+    schema = func._schema  # noqa: SLF001 - no public form
+    return _Interface(
+        name=schema.name,
+        text=str(schema),
+        arguments=tuple((a.name, a.type, a.default_value) for a in schema.arguments),
+        returns=tuple(each.type for each in schema.returns),
+        writes=schema.is_mutable,
+    )
+
+
 class _Program:
     """Calls in a graph of torch's interpreter.
 
@@ -57,23 +83,24 @@ class _Program:
 
     def add(self, call: Call) -> bool:
         """Append one call; False if it has no place here."""
-        schema = call.func._schema  # noqa: SLF001 - no public form
-        if not (schema.is_mutable or call.into):
+        wanted = _interface(call.func)
+        if not (wanted.writes or call.into):
             return False
-        if call.into and any(str(each.type) != "Tensor" for each in schema.returns):
+        if call.into and any(str(kind) != "Tensor" for kind in wanted.returns):
             return False
         try:
-            given = self._arguments(call, schema)
-            made = self._graph.create(schema.name, given, len(schema.returns))
+            made = self._graph.create(
+                wanted.name, self._arguments(call, wanted), len(wanted.returns)
+            )
         except (RuntimeError, TypeError):
             return False  # an argument that the interpreter has no form for
-        if not _is_the_same(made.schema(), schema):
+        if not _is_the_same(made.schema(), wanted.text):
             made.destroy()
             return False
-        for output, result in zip(made.outputs(), schema.returns, strict=True):
-            output.setType(result.type)
         self._graph.appendNode(made)
         results = list(made.outputs())
+        for result, kind in zip(results, wanted.returns, strict=True):
+            result.setType(kind)
         for pick, place in zip(call.picks, call.into, strict=True):
             copy = [self._input(place), results[pick], self._graph.insertConstant(_NON_BLOCKING)]
             self._graph.appendNode(self._graph.create("aten::copy_", copy, 1))
@@ -85,12 +112,11 @@ class _Program:
         function = torch._C._create_function_from_graph("replay", self._graph)  # noqa: SLF001
         return functools.partial(_run, function, self._tensors)
 
-    def _arguments(self, call: Call, schema: Any) -> list[Any]:
-        given = {a.name: value for a, value in zip(schema.arguments, call.args, strict=False)}
+    def _arguments(self, call: Call, wanted: _Interface) -> list[Any]:
+        given = {a[0]: value for a, value in zip(wanted.arguments, call.args, strict=False)}
         given.update(call.kwargs)
         return [
-            self._value(given.get(argument.name, argument.default_value), argument.type)
-            for argument in schema.arguments
+            self._value(given.get(name, default), kind) for name, kind, default in wanted.arguments
         ]
 
     def _value(self, value: Any, kind: Any) -> Any:
@@ -119,24 +145,22 @@ class _Program:
         return known
 
 
-def _is_the_same(found: str, wanted: Any) -> bool:
+@functools.cache
+def _is_the_same(found: str, wanted: str) -> bool:
     """Whether the interpreter has found the overload that was recorded.
 
     NOTE: a number in place of a tensor, as in `x * 2`, leads it to the overload for numbers, which
     computes the same.
     """
-    if found == str(wanted):
+    if found == wanted:
         return True
-    if "(" not in found or found.startswith("("):
-        return False
-    others = torch._C.parse_schema(found).arguments  # noqa: SLF001 - no public form
-    return len(others) == len(wanted.arguments) and all(
+    if found.startswith("("):
+        return False  # none was found
+    arguments = [torch._C.parse_schema(text).arguments for text in (found, wanted)]  # noqa: SLF001
+    return len(arguments[0]) == len(arguments[1]) and all(
         one.name == other.name
-        and (
-            str(one.type) == str(other.type)
-            or (str(other.type), str(one.type)) == ("Tensor", "number")
-        )
-        for one, other in zip(others, wanted.arguments, strict=True)
+        and (str(one.type), str(other.type)) in {(str(other.type),) * 2, ("number", "Tensor")}
+        for one, other in zip(*arguments, strict=True)
     )
 
 

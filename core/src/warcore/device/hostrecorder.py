@@ -121,7 +121,9 @@ class Recorder(OperationMode):
             return self._run_as_it_is(func, args, kwargs, key)
         form, geometries, structure = known
         placed = [self._pool.place(each) for each in geometries]
-        self._add(form.call(args, kwargs, placed)).bound()()
+        call = form.call(*self._aliases_of((args, kwargs, placed)))
+        call.func(*call.args, **call.kwargs)
+        self.nodes.append(call)
         return placed[0] if structure.is_leaf() else tree_unflatten(placed, structure)
 
     def _run_as_it_is(self, func: Any, args: Any, kwargs: dict[str, Any], key: Hashable) -> Any:
@@ -153,17 +155,10 @@ class Recorder(OperationMode):
                 self._add(Call(func, args, kwargs, picks, into))
         return tree_unflatten(leaves, structure)
 
-    def _add(self, call: Call) -> Call:
+    def _add(self, call: Call) -> None:
         """The call as a node: over aliases."""
-        aliased = Call(
-            call.func,
-            self._aliases_of(call.args),
-            self._aliases_of(call.kwargs),
-            call.picks,
-            self._aliases_of(call.into),
-        )
-        self.nodes.append(aliased)
-        return aliased
+        args, kwargs, into = self._aliases_of((call.args, call.kwargs, call.into))
+        self.nodes.append(Call(call.func, args, kwargs, call.picks, into))
 
     def _aliases_of(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
