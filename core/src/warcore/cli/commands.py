@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "list-plugins": _Entry(
         "warcore.cli.list_plugins", "list_plugins", "Show the installed plugins and their state."
     ),
+    "plan": _Entry("warcore.cli.plan", "plan", "Show where each step's fence will fall, and why."),
 }
 
 USAGE, DEFECT, INTERRUPTED, CLOSED_PIPE = 2, 1, 130, 141
