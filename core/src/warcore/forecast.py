@@ -40,7 +40,7 @@ _WHY = {
     FenceReason.DISABLED: "prefill steps may not publish: prefill_read_done is off",
     FenceReason.FORCED_COARSE: "declarations do not count under --fence coarse",
     FenceReason.UNDECLARED: "{} does not say where its reads end",
-    FenceReason.NOT_PRE_REPLAY: "{}, and a prefill is fine only if all reads end before its layers",
+    FenceReason.NOT_PRE_REPLAY: "{}, but a prefill is fine only if all reads end before its layers",
     FenceReason.MODE_NOT_EXTEND: "a step of prefill chunks and decodes together is always coarse",
     FenceReason.NO_STAGER: "a draft reads after the target's prefill, and nobody copies ahead",
 }
@@ -106,7 +106,8 @@ def foresee(kind: StepKind, config: EngineConfig, wired: Wired) -> PlannedFence:
         assert step.reason is not None
         who, own = ", ".join(asked), step.reason.value
         detail = f"{who} names the last reader of each step; if it is the target: {own}"
-        return attrs.evolve(step, fence="per batch", reason=None, detail=detail)
+        remedy = step.next if step.fence == "coarse" else None
+        return attrs.evolve(step, fence="per batch", reason=None, detail=detail, next=remedy)
     return step
 
 
@@ -154,9 +155,9 @@ def _no_prefill(step: PlannedFence, wired: Wired) -> PlannedFence:
             return attrs.evolve(fine, detail=f"where {name} has no marker: after the replay")
         return fine
     if step.latest_read is ends:
-        detail = f"{step.whose} reads while its layers run, so the event comes as late as coarse"
+        detail = f"{step.whose} reads while its layers run: as late as a coarse fence"
         return attrs.evolve(fine, detail=detail, next=_COPY)
-    detail = "the device records no event inside a graph, so it comes as late as coarse"
+    detail = "the device records no event inside a graph: as late as a coarse fence"
     return attrs.evolve(fine, detail=detail, next=_UNMARKED)
 
 
