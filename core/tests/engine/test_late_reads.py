@@ -11,9 +11,11 @@ import random
 import pytest
 import torch
 from parts import all_is_free, engine
-from toys import Inside, Late, RowMajor, ToyTokenizer
+from toys import Inside, Late, Replaying, RowMajor, ToyTokenizer
 
+import warcore.runner
 from warcore import SamplingParams, SharedReadEnds
+from warcore.device.host import HostDevice
 
 SEEDS = 100
 SIZES = {"max_running_requests": 3, "kv_pages": 10, "context_length": 32, "prefill_chunk": 6}
@@ -88,3 +90,45 @@ def test_in_the_normal_loop_nothing_is_rewritten_under_a_read():
     for seed in range(5):
         under(seed, Watching, loop="normal")
     assert Watching.changed == 0
+
+
+# ---- the same in graphs --------------------------------------------------------------------------
+
+
+class Markerless(HostDevice):
+    """Its graphs hold no events."""
+
+    def __init__(self, mode, seed):
+        super().__init__(mode, seed)
+        self.supports_external_events = False
+
+
+def replayed(seed, backend, monkeypatch, **config):
+    """As `under`, with every decode replayed, on a device without markers."""
+    device = Markerless("seeded", seed)
+    given = {"backend": backend, "graph_runner": Replaying, **SIZES, **config}
+    with engine(monkeypatch, device=device, **given) as running:
+        outputs = running.generate(*workload(seed), raw=True)
+        assert running.stats()["graphs"]["replays"]
+        return [output.output_ids for output in outputs]
+
+
+@pytest.mark.parametrize("backend", [RowMajor, Inside, Late])
+def test_no_seed_shows_anything_for_an_honest_backend_in_graphs(backend):
+    for seed in range(12):
+        assert under(seed, backend, graph_runner=Replaying) == right(seed), f"seed {seed}"
+
+
+def test_some_seed_shows_a_lie_in_a_graph():
+    assert any(under(seed, Lying, graph_runner=Replaying) != right(seed) for seed in range(SEEDS))
+
+
+def test_no_seed_shows_anything_where_graphs_have_no_marker(monkeypatch):
+    for seed in range(12):
+        assert replayed(seed, Inside, monkeypatch) == right(seed), f"seed {seed}"
+
+
+def test_fencing_a_graph_without_a_marker_at_its_front_is_too_early(monkeypatch):
+    """The in-graph metadata still reads: some seed shows it in the tokens."""
+    monkeypatch.setattr(warcore.runner, "resolve", lambda *_, **__: SharedReadEnds.PRE_REPLAY)
+    assert any(replayed(seed, Inside, monkeypatch) != right(seed) for seed in range(SEEDS))
