@@ -75,6 +75,11 @@ def test_a_wheel_says_that_its_types_count(wheels):
     assert "warcore/py.typed" in zipfile.ZipFile(wheels["warcore"]).namelist()
 
 
+def test_a_wheel_holds_the_page_of_a_timeline(wheels):
+    names = zipfile.ZipFile(wheels["warcore"]).namelist()
+    assert {f"warcore/tracing/page.{kind}" for kind in ("html", "css", "js")} <= set(names)
+
+
 @pytest.mark.parametrize("name", [project["name"] for project in SOURCES.values()])
 def test_a_wheel_carries_its_licence(name, wheels):
     wheel = zipfile.ZipFile(wheels[name])

@@ -31,6 +31,9 @@ COMMANDS: Final = {
         "warcore.cli.list_plugins", "list_plugins", "Show the installed plugins and their state."
     ),
     "plan": _Entry("warcore.cli.plan", "plan", "Show where each step's fence will fall, and why."),
+    "trace": _Entry(
+        "warcore.cli.trace", "trace", "Answer prompts and draw a timeline of every step."
+    ),
 }
 
 USAGE, DEFECT, INTERRUPTED, CLOSED_PIPE = 2, 1, 130, 141
