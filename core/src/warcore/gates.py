@@ -43,7 +43,7 @@ def walk_gates(
     verdict = reads()
     if verdict[0] is not FenceReason.FINE or not engine.later_prefill_reader:
         return verdict
-    return staging() if engine.stagers else (FenceReason.NO_STAGER, "")
+    return staging() if engine.stagers else (FenceReason.NO_STAGER, engine.algorithm)
 
 
 def judge_reads(ends: SharedReadEnds, latest: str) -> Verdict:

@@ -74,12 +74,14 @@ def read_engine_scope(
 ) -> EngineScope:
     """Ask the algorithm and the stagers, once."""
     plugins: dict[str, object] = {f"stager:{name}": s for name, s in (stagers or {}).items()}
+    own = "" if algorithm is None else f"spec_algo:{type(algorithm).__name__}"
     if algorithm is not None:
-        plugins[f"spec_algo:{type(algorithm).__name__}"] = algorithm
+        plugins[own] = algorithm
     hooks = read_hooks(plugins)
     answers = [(hook.plugin, _stager(hook)) for hook in hooks["prefill_shared_read_stager"]]
     return EngineScope(
         later_prefill_reader=algorithm is not None and algorithm.later_prefill_reader,
+        algorithm=own,
         owners=tuple(hooks["last_shared_read_runner"]),
         stagers=tuple((plugin, answer) for plugin, answer in answers if answer is not None),
     )

@@ -65,6 +65,8 @@ class EngineScope:
 
     later_prefill_reader: bool = False
     """Whether a draft reads shared buffers after the target's prefill."""
+    algorithm: str = ""
+    """`kind:name` of the algorithm, whose draft that is; empty without one."""
     owners: tuple[BoundHook, ...] = ()
     stagers: tuple[tuple[str, Callable[..., Any]], ...] = ()
     """(plugin, callable) of every stager that answered at wiring."""

@@ -165,7 +165,7 @@ def test_a_staged_drafts_own_prefill_pass_offers_nothing(mode):
 def test_a_draft_that_is_not_staged_reads_under_a_coarse_fence_and_offers_nothing(mode):
     fence = prefill(log := [], Later(), {}, mode)
     assert log == ["out_graph", "in_graph"]
-    assert fence.reason is FenceReason.NO_STAGER
+    assert (fence.reason, fence.detail) == (FenceReason.NO_STAGER, "spec_algo:Later")
 
 
 @pytest.mark.parametrize("mode", DRAFT_PASSES)
