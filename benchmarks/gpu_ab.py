@@ -40,13 +40,16 @@ BASE = next(iter(CASES))
 def options() -> argparse.Namespace:
     parser = arguments(__doc__, rounds=7)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--model", default="random:llama-1b")
+    parser.add_argument("--model", help="default: random:llama-1b on a GPU, random:tiny on a CPU")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--graph-runner", default="full")
     parser.add_argument("--batches", default="1,8,32", help="how many requests run at once")
     parser.add_argument("--new-tokens", type=int, default=192)
     parser.add_argument("--json", type=Path, help="write everything to this file, too")
     given = parse(parser)
+    if given.model is None:
+        on_gpu = given.device != "host" and bool(gpu())
+        given.model = "random:llama-1b" if on_gpu else "random:tiny"
     given.batches = [int(size) for size in given.batches.split(",")]
     if given.quick:
         given.rounds, given.new_tokens = min(given.rounds, 3), min(given.new_tokens, 48)

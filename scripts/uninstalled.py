@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDED = ("attrs", "click", "importlib_metadata", "packaging", "pluggy", "pytest", "rich", "torch")
+NEEDED = ("attrs", "click", "packaging", "pluggy", "pytest", "rich", "torch")
+BACKPORT = "importlib_metadata"
+"""Wanted for Pythons whose own module is too old; where it is not, that one serves."""
+SAME = "from importlib.metadata import PathDistribution, distributions\n"
 
 
 def metadata(project: dict[str, Any]) -> dict[str, str]:
@@ -49,7 +52,7 @@ if __name__ == "__main__":
     target = Path(sys.argv[1]).resolve()
     sys.path.insert(0, str(target))
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        sys.exit(
-            f"not here: {', '.join(missing)}. Next: WHEELS=FOLDER-OF-WHEELS scripts/gpu_check.sh"
-        )
+        sys.exit(f"not here: {', '.join(missing)}. Next: PYTHON=PATH scripts/gpu_check.sh")
+    if find_spec(BACKPORT) is None:
+        (target / f"{BACKPORT}.py").write_text(SAME, encoding="utf-8")
     print(os.pathsep.join(map(str, write(target))))
