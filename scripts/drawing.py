@@ -1,4 +1,7 @@
-"""Timelines as SVG, in colours for light and for dark pages."""
+"""Timelines as SVG, in colours for light and for dark pages.
+
+Times are microseconds of a virtual device.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,16 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import attrs
-from timeline import METADATA, Span, collisions, forwards, merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from warcore.tracing.timeline import Slice, Timeline
+
 FIRST, SHOWN = 3, 840.0
 """The step that a picture starts with, and how many microseconds it shows."""
+LABELLED = 100.0
+"""Microseconds: a shorter piece of a forward does not say its step."""
 LEFT, WIDTH, LANE, GAP = 118.0, 900.0, 30.0, 12.0
 SCALE = (WIDTH - LEFT - 12) / SHOWN
 LANES: Final = {"host": "host", "schedule": "schedule stream", "forward": "forward stream"}
@@ -57,27 +63,89 @@ LEGEND: Final = {
 
 
 @attrs.frozen
+class Bar:
+    """Somebody was busy from `start` to `end` with something of a step."""
+
+    lane: str
+    what: str
+    """A key of LEGEND."""
+    step: int
+    start: float
+    end: float
+
+
+@attrs.frozen
 class Panel:
     """One run: its title, and what the eye should find."""
 
     title: str
-    spans: tuple[Span, ...]
+    run: Timeline
     colour: str
     """Of the verdict on the right: soft, good or alarm."""
+    reads: str = "out_graph"
+    """The phase in which the backend really reads."""
+
+    @property
+    def bars(self) -> list[Bar]:
+        """Neighbours of one lane, kind and step are one bar."""
+        found: list[Bar] = []
+        for each in self.run.slices:
+            bar = self._bar(each)
+            last = found[-1] if found else None
+            if bar is None or bar.start == bar.end:
+                continue
+            if last and attrs.evolve(last, end=bar.end) == attrs.evolve(bar, start=last.start):
+                found[-1] = attrs.evolve(last, end=bar.end)
+            else:
+                found.append(bar)
+        return found
+
+    def _bar(self, each: Slice) -> Bar | None:
+        kind = {"copy": "write", "phase": "read" if each.name == self.reads else "body"}
+        what = kind.get(each.kind, each.kind)
+        start = each.begin / 1000
+        if what == "collect":
+            # What the host did for it, behind what it waited for.
+            waits = (s.end for s in self.run.slices if (s.kind, s.inside) == ("wait", True))
+            start = max((t / 1000 for t in waits if each.begin <= t <= each.end), default=start)
+        drawn = what in LEGEND and not (each.inside and what == "wait")
+        return Bar(each.lane, what, each.step, start, each.end / 1000) if drawn else None
+
+    @property
+    def forwards(self) -> list[tuple[float, float]]:
+        """Start and end of each forward, in order."""
+        return [(s.begin / 1000, s.end / 1000) for s in self.run.slices if s.kind == "forward"]
+
+    @property
+    def fences(self) -> Iterator[tuple[float, float]]:
+        """When each read-done record was passed, and when the write that waited for it went on."""
+        for arrow in self.run.arrows:
+            if arrow.kind == "fence":
+                yield arrow.begin / 1000, arrow.end / 1000
+
+    @property
+    def collisions(self) -> Iterator[tuple[float, float]]:
+        """When the tables are written while a forward reads them."""
+        bars = self.bars
+        for write in (bar for bar in bars if bar.what == "write"):
+            for read in (bar for bar in bars if bar.what == "read"):
+                start, end = max(write.start, read.start), min(write.end, read.end)
+                if start < end:
+                    yield start, end
 
     @property
     def begins(self) -> float:
-        return forwards(self.spans)[FIRST - 1][0] - 30
+        return self.forwards[FIRST - 1][0] - 30
 
     @property
     def period(self) -> float:
-        starts = [start for start, _ in forwards(self.spans)[FIRST:]]
+        starts = [start for start, _ in self.forwards[FIRST:]]
         return (starts[-1] - starts[0]) / (len(starts) - 1)
 
     @property
     def verdict(self) -> str:
         """What a reader could measure in the picture."""
-        if list(collisions(self.spans)):
+        if list(self.collisions):
             return "written while it is read"
         return f"a step every {self.period:.0f} µs"
 
@@ -117,46 +185,40 @@ def _panel(panel: Panel, colours: dict[str, str]) -> Iterator[str]:
         y = _y(lane)
         yield _text(LEFT - 12, y + 20, name, colours["soft"], size=12, anchor="end")
         yield f'<path d="M{LEFT} {y + LANE}H{WIDTH - 12}" stroke="{colours["rail"]}"/>'
-    for span in merged(panel.spans):
-        if span.end > begins and span.start < ends:
-            yield from _bar(span, begins, colours, _label(span, panel.spans))
+    for bar in panel.bars:
+        if bar.end > begins and bar.start < ends:
+            yield from _bar(bar, begins, colours)
     yield from _idle(panel, colours)
     yield from _fences(panel, colours)
-    for start, end in collisions(panel.spans):
+    for start, end in panel.collisions:
         if begins < start and end < ends:
             yield _collision(start, end, begins, colours)
 
 
-def _bar(span: Span, begins: float, colours: dict[str, str], label: str) -> Iterator[str]:
-    x, right = _x(span.start, begins), _x(span.end, begins)
-    fill = "url(#wait)" if span.what == "wait" else colours[span.what]
-    y, inset = _y(span.lane), 9 if span.what == "wait" else 3
+def _bar(bar: Bar, begins: float, colours: dict[str, str]) -> Iterator[str]:
+    x, right = _x(bar.start, begins), _x(bar.end, begins)
+    fill = "url(#wait)" if bar.what == "wait" else colours[bar.what]
+    y, inset = _y(bar.lane), 9 if bar.what == "wait" else 3
     yield (
         f'<rect x="{x:.1f}" y="{y + inset}" width="{right - x:.1f}" height="{LANE - 2 * inset}" '
         f'rx="2" fill="{fill}"/>'
     )
+    label = _label(bar)
     if label and right - x > 7 * len(label):
         yield _text((x + right) / 2, y + 19, label, colours["ink"], size=11, anchor="middle")
 
 
-def _label(span: Span, spans: Sequence[Span]) -> str:
+def _label(bar: Bar) -> str:
     """What a bar says: the step that it belongs to."""
-    whole = merged(spans)
-    alike = [s.start for s in whole if (s.lane, s.what) == (span.lane, span.what)]
-    number = alike.index(span.start) + 1
-    if span.what == "body" and span.end - span.start <= METADATA:
-        return ""
-    return {
-        "prepare": f"prep. {number}",
-        "write": f"write {number}",
-        "body": f"step {number}",
-        "read": "reads" if span.end - span.start <= METADATA else f"step {number}",
-    }.get(span.what, "")
+    if bar.lane == "forward" and bar.end - bar.start < LABELLED:
+        return "reads" if bar.what == "read" else ""
+    words = {"prepare": "prep.", "write": "write", "body": "step", "read": "step"}
+    return f"{words[bar.what]} {bar.step}" if bar.what in words else ""
 
 
 def _idle(panel: Panel, colours: dict[str, str]) -> Iterator[str]:
     begins = panel.begins
-    for (_, end), (start, _) in pairwise(forwards(panel.spans)):
+    for (_, end), (start, _) in pairwise(panel.forwards):
         if end < start and begins < end and start < begins + SHOWN:
             x, right, y = _x(end, begins), _x(start, begins), _y("forward")
             yield (
@@ -171,9 +233,9 @@ def _idle(panel: Panel, colours: dict[str, str]) -> Iterator[str]:
 def _fences(panel: Panel, colours: dict[str, str]) -> Iterator[str]:
     """From the record on the forward stream to the end of the wait on the schedule stream."""
     begins = panel.begins
-    for span in panel.spans:
-        if span.what == "wait" and begins < span.end < begins + SHOWN:
-            x = _x(span.end, begins)
+    for _, end in panel.fences:
+        if begins < end < begins + SHOWN:
+            x = _x(end, begins)
             yield from _arrow(x, _y("schedule") + 1, _y("forward") + LANE, colours["ink"])
 
 
@@ -193,7 +255,7 @@ def _collision(start: float, end: float, begins: float, colours: dict[str, str])
 
 
 def _legend(panels: Sequence[Panel], colours: dict[str, str]) -> Iterator[str]:
-    used = {span.what for panel in panels for span in panel.spans} | {"fence"}
+    used = {bar.what for panel in panels for bar in panel.bars} | {"fence"}
     x = 0.0
     for what, words in LEGEND.items():
         if what not in used:

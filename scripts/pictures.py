@@ -18,8 +18,8 @@ PICTURES = Path(__file__).resolve().parent.parent / "docs/pictures"
 
 def pictures() -> dict[str, str]:
     """Each picture by its file name."""
-    coarse, fine = tuple(run("coarse")), tuple(run("declared"))
-    late = tuple(run("declared", reads_late=True))
+    coarse, fine = run("coarse"), run("declared")
+    late = run("declared", reads_late=True)
     drawn = {
         "fence": (
             "The same steps with a coarse and with a fine fence, in virtual time",
@@ -28,7 +28,7 @@ def pictures() -> dict[str, str]:
         ),
         "hazard": (
             "A backend that reads later than it declared, in virtual time",
-            Panel("A fence that is too early: the forward still reads", late, "alarm"),
+            Panel("A fence that is too early: the forward still reads", late, "alarm", "body"),
         ),
     }
     return {

@@ -219,6 +219,15 @@ def test_a_closed_recorder_leaves_nothing_behind():
         assert device.observers is None
 
 
+def test_what_somebody_else_wrapped_before_is_put_back():
+    with engine() as running:
+        scheduler = running._assembly.scheduler
+        mine = scheduler.next_batch = scheduler.next_batch
+        with running.trace():
+            assert scheduler.next_batch is not mine
+        assert scheduler.next_batch is mine
+
+
 def test_a_recorder_keeps_no_launch_that_was_collected():
     with engine() as running, running.trace() as recorder:
         running.generate(["abc"], SHORT)

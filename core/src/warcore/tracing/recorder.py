@@ -54,6 +54,8 @@ class Recorder:
         self._events: dict[Event, str] = {}
         self._numbers = count(1)
         self._preparing: Work | None = None
+        self._before: dict[str, Any] = {}
+        """What the scheduler itself had under the names that are wrapped; None: its class has."""
         device.observers = self
         for name, wrap in (
             ("next_batch", self._next_batch),
@@ -61,6 +63,7 @@ class Recorder:
             ("barrier", self._of_launch),
             ("collect", self._of_launch),
         ):
+            self._before[name] = vars(scheduler).get(name)
             setattr(scheduler, name, wrap(name, getattr(scheduler, name)))
 
     def __enter__(self) -> Self:
@@ -78,8 +81,11 @@ class Recorder:
             if wait:
                 self._clock.settle()
             self._device.observers = None
-            for name in ("next_batch", "launch", "barrier", "collect"):
-                delattr(self._scheduler, name)
+            for name, before in self._before.items():
+                if before is None:
+                    delattr(self._scheduler, name)
+                else:
+                    setattr(self._scheduler, name, before)
 
     def timeline(self) -> Timeline:
         """What was seen so far, in one time."""
