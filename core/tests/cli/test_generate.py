@@ -203,6 +203,15 @@ class TestJson:
         assert (result.code, answer["finish_reason"], answer["text"]) == (2, "error", "")
         assert answer["error"].startswith("the prompt has 65 tokens")
 
+    @pytest.mark.parametrize("prompts", [["a"], ["a", "b"]])
+    def test_no_more_rows_are_made_than_prompts_can_fill(self, generate, prompts):
+        result = generate(*prompts, "--json", *SHORT)
+        assert json.loads(result.out)["engine"]["max_running_requests"] == len(prompts)
+
+    def test_as_many_rows_are_made_as_were_asked_for(self, generate):
+        result = generate("a", "--max-running-requests", "4", "--json", *SHORT)
+        assert json.loads(result.out)["engine"]["max_running_requests"] == 4
+
     def test_engine_options_reach_the_engine(self, generate):
         result = generate(
             *("hi", "--json", "--page-size", "4", "--kv-pages", "9", "--prefill-chunk", "3"),

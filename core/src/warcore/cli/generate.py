@@ -79,7 +79,7 @@ def _run(task: Task, config: EngineConfig, show: _Show) -> int:
     from warcore.cli.loading import open_engine
 
     one = len(task.prompts) == 1 and not show.as_json
-    with open_engine(config) as engine:
+    with open_engine(config, len(task.prompts)) as engine:
         with Interrupt() as interrupt:
             outputs = (stream_one if one else answer_all)(engine, task, interrupt)
         if show.as_json:

@@ -6,6 +6,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import attrs
 import click
 
 from warcore.cli.output import progress
@@ -18,13 +19,18 @@ if TYPE_CHECKING:
     from warcore.engine import Engine
 
 
-def open_engine(config: EngineConfig) -> Engine:
+def open_engine(config: EngineConfig, prompts: int) -> Engine:
     """Wire, load and capture, with a progress bar on a terminal. The caller closes the engine.
 
+    prompts: how many will be answered. No more can run at once, so where nobody asked for other
+    sizes, no more rows, pages and captures are made than they need.
     WarcoreError with the remedy if something is not there or does not fit, torch included.
     """
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
+    if not _asked_for("max_running_requests") and not _asked_for("graph_buckets"):
+        rows = min(config.max_running_requests, prompts)
+        config = attrs.evolve(config, max_running_requests=rows)
     texts = {"weights": f"loading {config.model}", "graphs": "capturing graphs"}
     text = TextColumn("{task.description}", markup=False)
     with progress(text, BarColumn(), TimeElapsedColumn()) as bar:
@@ -52,6 +58,12 @@ def torch_needed(what: str) -> Iterator[None]:
             f"{what} a model needs torch, which is not installed",
             next="pip install 'warcore[torch]'",
         ) from error
+
+
+def _asked_for(option: str) -> bool:
+    """Whether a person gave the running command this option."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not click.core.ParameterSource.DEFAULT
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def _run(task: Task, config: EngineConfig, show: _Show) -> int:
     from warcore.cli.answering import Interrupt, answer_all
     from warcore.cli.loading import open_engine
 
-    with open_engine(config) as engine:
+    with open_engine(config, len(task.prompts)) as engine:
         with engine.trace(max_steps=show.max_steps) as recorder, Interrupt() as interrupt:
             outputs = answer_all(engine, task, interrupt)
         timeline = recorder.timeline()
