@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
+import threading
+
 import pytest
 import torch
 
@@ -116,3 +120,34 @@ def test_an_error_in_a_program_names_what_went_wrong_and_a_later_replay_works(in
     stream.submit(graph.replay).result()
     assert output.tolist() == [7]
     assert torch._C._get_graph_executor_optimize()
+
+
+def test_a_program_runs_to_its_end_while_another_thread_keeps_the_lock():
+    """Not even to let go of a tensor does it need Python: this thread gives the lock to nobody."""
+    tensors = [torch.zeros(64, 64) for _ in range(300)]
+    last = ctypes.c_float.from_address(tensors[-1].data_ptr())
+    one = torch.ones(64, 64)
+    pairs = zip([one, *tensors], tensors, strict=False)
+    calls = [Call(aten.add.out, (a, one), {"out": b}) for a, b in pairs]
+    (step,) = hostprogram.joined(calls)
+    step()
+    tensors[-1].zero_()
+    begins, before = threading.Lock(), sys.getswitchinterval()
+
+    def work():
+        begins.release()
+        step()
+
+    begins.acquire()
+    thread = threading.Thread(target=work)
+    sys.setswitchinterval(1000)
+    try:
+        thread.start()
+        begins.acquire()
+        for _ in range(10**8):
+            if last.value == len(calls) + 1:
+                break
+    finally:
+        sys.setswitchinterval(before)
+    assert last.value == len(calls) + 1
+    thread.join()

@@ -72,12 +72,16 @@ def _interface(func: Any) -> _Interface:
 class _Program:
     """Calls in a graph of torch's interpreter.
 
-    Every tensor is an input of it: a constant would count as never written, and a call that writes
-    nothing else as of no effect.
+    Every tensor comes in through its input: a constant would count as never written, and a call
+    that writes nothing else as of no effect.
     """
 
     def __init__(self) -> None:
         self._graph: Any = torch._C.Graph()  # noqa: SLF001 - no public form
+        given = self._graph.addInput()
+        given.setType(torch._C.ListType.ofTensors())  # noqa: SLF001
+        self._unpacked = self._graph.create("prim::ListUnpack", [given], 0)
+        self._graph.appendNode(self._unpacked)
         self._tensors: list[torch.Tensor] = []
         self._inputs: dict[int, Any] = {}
 
@@ -110,7 +114,9 @@ class _Program:
         """The program as one step."""
         self._graph.registerOutput(self._graph.insertConstant(None))
         function = torch._C._create_function_from_graph("replay", self._graph)  # noqa: SLF001
-        return functools.partial(_run, function, self._tensors)
+        # NOTE: a list of the interpreter's own. With tensors of a Python list, the interpreter
+        # would need the lock whenever it lets go of one, to tell Python that it is back alone.
+        return functools.partial(_run, function, torch._C.ScriptList(self._tensors))  # noqa: SLF001
 
     def _arguments(self, call: Call, wanted: _Interface) -> list[Any]:
         given = {a[0]: value for a, value in zip(wanted.arguments, call.args, strict=False)}
@@ -141,7 +147,7 @@ class _Program:
         known = self._inputs.get(id(tensor))
         if known is None:
             self._tensors.append(tensor)
-            known = self._inputs[id(tensor)] = self._graph.addInput()
+            known = self._inputs[id(tensor)] = self._unpacked.addOutput()
         return known
 
 
@@ -164,11 +170,11 @@ def _is_the_same(found: str, wanted: str) -> bool:
     )
 
 
-def _run(function: Any, tensors: list[torch.Tensor]) -> None:
+def _run(function: Any, tensors: Any) -> None:
     before = torch._C._get_graph_executor_optimize()  # noqa: SLF001 - a setting of the thread
     torch._C._set_graph_executor_optimize(False)  # noqa: SLF001
     try:
-        function(*tensors)
+        function(tensors)
     finally:
         torch._C._set_graph_executor_optimize(before)  # noqa: SLF001
 
