@@ -385,7 +385,7 @@ def test_a_break_gives_the_same_memory_each_time(graphs):
     source = torch.ones(3, device=graphs.torch_device)
     value = stream.submit(graph.capture, lambda: graph.outside(lambda: source + 1)).result()
     address = value.data_ptr()
-    source.fill_(8)
+    stream.submit(source.fill_, 8)
     stream.submit(graph.replay).result()
     graphs.synchronize()
     assert value.tolist() == [9, 9, 9]
