@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from warcore import (
     AttentionSpec,
     BackendContext,
+    Bucket,
     ForwardBatch,
     ForwardMode,
     GraphKind,
@@ -458,24 +459,81 @@ def test_one_long_prompt_among_short_ones_pads_nothing_to_its_length():
 
 
 @pytest.mark.parametrize(
-    ("longest", "eager", "captured"),
-    [(0, 8, 128), (1, 8, 128), (64, 64, 128), (65, 72, 128), (129, 136, 256), (600, 600, 632)],
+    ("longest", "eager", "key"),
+    [
+        (0, 8, 128),
+        (1, 8, 128),
+        (64, 64, 128),
+        (65, 72, 128),
+        (128, 128, 128),
+        (129, 136, 256),
+        (600, 600, 632),
+        (632, 632, 632),
+    ],
 )
-def test_the_gathered_length_is_a_bucket_up_to_the_context(longest, eager, captured):
-    for kind, bucket in ((GraphKind.NONE, eager), (GraphKind.UNBROKEN, captured)):
-        case = Case(ForwardMode.DECODE, prefixes=(599,), lens=(1,), graph=kind)
-        assert case.max_context == 632
-        batch = attrs.evolve(case.batch, max_seq_len=longest)
-        assert case.backend.graph_key(batch) == bucket
-        again = attrs.evolve(case.batch, max_seq_len=bucket)
-        assert case.backend.graph_key(again) == bucket
+@MODES
+def test_eager_steps_gather_a_multiple_of_8_and_captured_ones_their_buckets_length(
+    mode, longest, eager, key
+):
+    case = Case(mode, prefixes=(599,), lens=(1,))
+    assert case.max_context == 632
+    batch = attrs.evolve(case.batch, max_seq_len=longest)
+    assert case.backend._length(batch) == eager
+    assert case.backend.graph_key(batch) == key
+    # What is replayed for `batch` serves the longest sequence of that key, and has it too.
+    bucket = Bucket(mode, 1, 1, max_seq_len=key, key=key)
+    view = attrs.evolve(batch, max_seq_len=key, bucket=bucket)
+    assert case.backend._length(view) == key
+    assert case.backend.graph_key(view) == key
 
 
-def test_prefills_of_other_splits_are_other_graphs():
-    case = Case(ForwardMode.EXTEND, prefixes=(0, 0), lens=(3, 5))
-    other = attrs.evolve(case.batch, extend_lens=(5, 3))
-    assert case.backend.graph_key(case.batch) != case.backend.graph_key(other)
-    assert case.backend.graph_key(case.batch) == case.backend.graph_key(attrs.evolve(case.batch))
+@MODES
+@pytest.mark.parametrize("length", [5, 100, 129])
+def test_a_bucket_may_end_anywhere(mode, length):
+    # The pool, not a power of two, may bound the longest sequence.
+    case = Case(mode, prefixes=(length - 1,), lens=(1,), page_size=64)
+    bucket = Bucket(mode, 1, 1, max_seq_len=length)
+    assert case.backend._length(attrs.evolve(case.batch, bucket=bucket)) == length
+    case.batch = attrs.evolve(case.batch, bucket=bucket)
+    case.check()
+
+
+@pytest.mark.parametrize("mode", sorted(PREFILL, key=str), ids=lambda m: m.name)
+def test_a_prefill_of_several_requests_runs_eagerly(mode):
+    # The host splits it into requests, and no capture has that split but its own.
+    several = Case(mode, prefixes=(0, 4), lens=(3, 5))
+    assert several.backend.graph_key(several.batch) is None
+    one = Case(mode, prefixes=(4,), lens=(5,))
+    assert one.backend.graph_key(one.batch) == one.max_context
+
+
+# --- what a replay finds of its capture
+
+
+def test_each_bucket_keeps_what_its_capture_left_for_the_attention():
+    case = Case(ForwardMode.DECODE, prefixes=(20, 3), lens=(1, 1), dtype=torch.float64)
+    wide, narrow = (Bucket(ForwardMode.DECODE, 2, 2, length, length) for length in (48, 24))
+    live = case.batch
+    with torch.inference_mode():
+        for bucket in (wide, narrow):
+            view = attrs.evolve(live, bucket=bucket, max_seq_len=bucket.max_seq_len)
+            case.backend.init_forward_metadata_in_graph(view)
+        # An eager step in between leaves metadata of its own.
+        case.backend.init_forward_metadata_in_graph(attrs.evolve(live, max_seq_len=24))
+        for bucket in (wide, narrow, wide):
+            case.batch = attrs.evolve(live, bucket=bucket, max_seq_len=bucket.max_seq_len)
+            case.backend.init_forward_metadata_out_graph(case.batch)
+            metadata = case.backend._metadata
+            assert metadata.slots.shape == (2, bucket.max_seq_len)
+            # What a replay would do to the table, which all steps share.
+            case.backend._gather_slots(case.batch)
+            assert_close(case.body(), case.expected(), TOLERANCE[case.dtype])
+
+
+def test_eager_steps_are_not_remembered():
+    case = Case(ForwardMode.DECODE, prefixes=(20,), lens=(1,))
+    case.run()
+    assert case.backend._captured == {}
 
 
 @pytest.mark.gpu
