@@ -93,7 +93,9 @@ def choose_graph_runner(
         )
     if wanted is not None:
         return _named("graph_runner", wanted, records, judge)
-    able, _ = _fitting("graph_runner", records, judge)
+    able, unable = _fitting("graph_runner", records, judge)
+    for line in unable:
+        log.info("graph runner %s", line)
     return _best("graph_runner", able) if able else None
 
 
