@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from warcore.device.base import Graph
-from warcore.device.hostcalls import Call
-from warcore.device.hostprogram import joined
+from warcore.device.hostprogram import joined, singly
 from warcore.device.hostrecorder import NoHostReads, Recorder
 from warcore.errors import DeviceError
 
@@ -117,7 +116,7 @@ class HostGraph(Graph):
 
     @functools.cached_property
     def _single_steps(self) -> list[Callable[[], Any]]:
-        return [n.bound() if isinstance(n, Call) else n for n in self._recorder.nodes]
+        return singly(self._recorder.nodes)
 
     @functools.cached_property
     def _joined_steps(self) -> list[Callable[[], Any]]:

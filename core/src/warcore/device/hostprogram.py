@@ -26,22 +26,27 @@ _NON_BLOCKING = False
 
 def joined(nodes: Sequence[Call | Step]) -> list[Step]:
     """The nodes as steps, with every run of two or more calls that can be one program made one."""
+    if not _works():
+        return singly(nodes)
     steps: list[Step] = []
     run: list[Call] = []
     program = _Program()
-    usable = _works()
     for node in nodes:
-        if usable and isinstance(node, Call) and program.add(node):
+        if isinstance(node, Call) and program.add(node):
             run.append(node)
         else:
-            steps += _closed(run, program)
+            steps += [*_closed(run, program), *singly([node])]
             run, program = [], _Program()
-            steps.append(node.bound() if isinstance(node, Call) else node)
     return steps + _closed(run, program)
 
 
+def singly(nodes: Sequence[Call | Step]) -> list[Step]:
+    """The nodes as steps, each by itself."""
+    return [node.bound() if isinstance(node, Call) else node for node in nodes]
+
+
 def _closed(run: list[Call], program: _Program) -> list[Step]:
-    return [program.finished()] if len(run) > 1 else [call.bound() for call in run]
+    return [program.finished()] if len(run) > 1 else singly(run)
 
 
 @attrs.frozen(eq=False)
@@ -184,8 +189,8 @@ def _works() -> bool:
     """Whether this build of torch makes and runs programs."""
     source, target = torch.ones(2), torch.zeros(2)
     aten = torch.ops.aten
-    program = _Program()
     try:
+        program = _Program()
         added = program.add(Call(aten.mul.out, (source, 2), {"out": target}))
         added &= program.add(Call(aten.neg.default, (target,), {}, (0,), (target,)))
         program.finished()()
