@@ -97,7 +97,7 @@ def _decode_sizes(config: EngineConfig, limits: Limits) -> Sequence[int]:
         return (*powers, limits.max_running)
     if config.graph_buckets[-1] > limits.max_running:
         raise ConfigError(
-            f"graph_buckets={_text(config.graph_buckets)}: at most {limits.max_running} requests "
+            f"--graph-buckets {_text(config.graph_buckets)}: at most {limits.max_running} requests "
             "run at once",
             next=f"--max-running-requests {config.graph_buckets[-1]}, or smaller buckets",
         )
@@ -111,7 +111,7 @@ def _prefill_sizes(config: EngineConfig, limits: Limits, device: torch.device) -
         return [tokens for tokens in suit if tokens <= limits.prefill_chunk]
     if config.graph_prefill_buckets[-1] > limits.prefill_chunk:
         raise ConfigError(
-            f"graph_prefill_buckets={_text(config.graph_prefill_buckets)}: a prefill step has at "
+            f"--graph-prefill-buckets {_text(config.graph_prefill_buckets)}: a prefill step has at "
             f"most {limits.prefill_chunk} tokens",
             next=f"--prefill-chunk {config.graph_prefill_buckets[-1]}, or smaller buckets",
         )

@@ -93,7 +93,7 @@ def choose(config: EngineConfig, device: Device) -> Choices:
     runner_options = None if runner is None else _options(runner.name, runner.cls, given)
     if runner is None and (config.graph_buckets or config.graph_prefill_buckets):
         raise ConfigError(
-            "graph_buckets are given, but no graph runner is part of this engine",
+            "there are buckets for graphs, but no graph runner is part of this engine",
             next="warcore list-plugins --kind graph_runner",
         )
     _all_used(given, [ref.partition(":")[0], backend.name, *([runner.name] if runner else [])])

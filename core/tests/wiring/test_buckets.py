@@ -187,7 +187,7 @@ def test_batches_beyond_those_that_run_are_refused():
     with pytest.raises(ConfigError) as raised:
         planned(graph_buckets=[1, 2, 8])
     assert str(raised.value) == (
-        "graph_buckets=1,2,8: at most 4 requests run at once\n"
+        "--graph-buckets 1,2,8: at most 4 requests run at once\n"
         "Next: --max-running-requests 8, or smaller buckets"
     )
 
@@ -196,7 +196,7 @@ def test_prefills_beyond_a_chunk_are_refused():
     with pytest.raises(ConfigError) as raised:
         planned(graph_prefill_buckets=[8, 32])
     assert str(raised.value) == (
-        "graph_prefill_buckets=8,32: a prefill step has at most 16 tokens\n"
+        "--graph-prefill-buckets 8,32: a prefill step has at most 16 tokens\n"
         "Next: --prefill-chunk 32, or smaller buckets"
     )
 
