@@ -14,7 +14,7 @@ from warcore.device import EventRing, open_device
 from warcore.errors import blame
 from warcore.hooks import read_engine_scope, read_scope
 from warcore.launcher import Launcher
-from warcore.memory import plan_memory
+from warcore.memory import kv_pool, plan_memory
 from warcore.model import ModelContext
 from warcore.relay import Relay
 from warcore.runner import ModelRunner
@@ -149,8 +149,8 @@ def wire(
         context=limits.max_context,
         page_size=limits.page_size,
     )
-    kv = _kv_pool(choices, limits.pages if runs else 0)
-    backend = _make_backend(choices, device, forward, shared, limits, kv)
+    kv = kv_pool(choices, limits.pages if runs else 0)
+    backend = _make_backend(choices, device, forward, shared, limits, kv=kv)
     return Wired(
         device=device,
         choices=choices,
@@ -223,6 +223,7 @@ def _make_backend(
     forward: Stream,
     shared: SharedBuffers,
     limits: Limits,
+    *,
     kv: list[dict[str, torch.Tensor]],
 ) -> AttentionBackend:
     """The backend, built on the forward stream as everything else it will do."""
@@ -241,27 +242,3 @@ def _make_backend(
     with blame(f"backend {choices.backend_name}", "__init__"):
         backend: AttentionBackend = forward.submit(choices.backend, context).result()
     return backend
-
-
-def _kv_pool(choices: Choices, pages: int) -> list[dict[str, torch.Tensor]]:
-    """kv[layer][name]: [pages + 1, *shape]; page 0 is the padding page.
-
-    The other pages hold anything until their owner writes them: not touching them here leaves
-    most of a large pool to the operating system until it is needed.
-    """
-    import torch
-
-    specs = choices.backend.kv_cache(choices.spec)
-    pool = [
-        {
-            name: torch.empty(
-                (pages + 1, *spec.shape), dtype=spec.dtype, device=choices.spec.device
-            )
-            for name, spec in specs.items()
-        }
-        for _ in choices.info.layers
-    ]
-    for layer in pool:
-        for memory in layer.values():
-            memory[0].zero_()
-    return pool

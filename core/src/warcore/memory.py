@@ -1,4 +1,4 @@
-"""How much memory an engine takes, said before any of it is allocated."""
+"""How much memory an engine takes, said before any of it is allocated; then the KV pool itself."""
 
 from __future__ import annotations
 
@@ -125,3 +125,27 @@ def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
 
 def _gib(count: int) -> str:
     return f"{count / 2**30:.2f} GiB"
+
+
+def kv_pool(choices: Choices, pages: int) -> list[dict[str, torch.Tensor]]:
+    """kv[layer][name]: [pages + 1, *shape]; page 0 is the padding page.
+
+    The other pages hold anything until their owner writes them: not touching them here leaves
+    most of a large pool to the operating system until it is needed.
+    """
+    import torch
+
+    specs = choices.backend.kv_cache(choices.spec)
+    pool = [
+        {
+            name: torch.empty(
+                (pages + 1, *spec.shape), dtype=spec.dtype, device=choices.spec.device
+            )
+            for name, spec in specs.items()
+        }
+        for _ in choices.info.layers
+    ]
+    for layer in pool:
+        for memory in layer.values():
+            memory[0].zero_()
+    return pool
