@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from warcore import __version__
 from warcore.tracing.summary import summary
@@ -15,19 +15,23 @@ if TYPE_CHECKING:
 
     from warcore.tracing.timeline import Timeline
 
+SCRIPTS: Final = ("data", "stage", "draw", "move", "tell", "hands")
+"""Files of `web/`, in the order in which they use each other."""
+
 
 def page(timeline: Timeline, engine: Mapping[str, Any]) -> Iterator[str]:
     """The page, piece by piece; `engine`: what the engine says of itself."""
     # What was said by a plugin or a model stands in the data only, and the data cannot end its
     # element: no `<` is left in it. The script puts it on the page as text.
     data = json.dumps(_data(timeline, engine), separators=(",", ":"))
-    pieces = {"style": _file("page.css"), "script": _file("page.js"), "data": _inert(data)}
+    script = "\n".join(_file(f"{name}.js") for name in SCRIPTS)
+    pieces = {"style": _file("page.css"), "script": script, "data": _inert(data)}
     for i, part in enumerate(_file("page.html").split("%%")):
         yield pieces[part] if i % 2 else part
 
 
 def _file(name: str) -> str:
-    return files("warcore.tracing").joinpath(name).read_text(encoding="utf-8")
+    return files("warcore.tracing").joinpath("web", name).read_text(encoding="utf-8")
 
 
 def _inert(text: str) -> str:
@@ -52,7 +56,7 @@ class _Words:
 
 
 def _data(timeline: Timeline, engine: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows of numbers, in the order that page.js names them; times in nanoseconds."""
+    """Rows of numbers, in the order that data.js names them; times in nanoseconds."""
     words = _Words()
     rows = {
         "slices": _slices(timeline, words),
