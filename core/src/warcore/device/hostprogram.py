@@ -89,6 +89,7 @@ class _Program:
         self._graph.appendNode(self._unpacked)
         self._tensors: list[torch.Tensor] = []
         self._inputs: dict[int, Any] = {}
+        self._constants: dict[tuple[type, str], Any] = {}
 
     def add(self, call: Call) -> bool:
         """Append one call; False if it has no place here."""
@@ -111,13 +112,13 @@ class _Program:
         for result, kind in zip(results, wanted.returns, strict=True):
             result.setType(kind)
         for pick, place in zip(call.picks, call.into, strict=True):
-            copy = [self._input(place), results[pick], self._graph.insertConstant(_NON_BLOCKING)]
+            copy = [self._input(place), results[pick], self._constant(_NON_BLOCKING)]
             self._graph.appendNode(self._graph.create("aten::copy_", copy, 1))
         return True
 
     def finished(self) -> Step:
         """The program as one step."""
-        self._graph.registerOutput(self._graph.insertConstant(None))
+        self._graph.registerOutput(self._constant(None))
         function = torch._C._create_function_from_graph("replay", self._graph)  # noqa: SLF001
         # NOTE: a list of the interpreter's own. With tensors of a Python list, the interpreter
         # would need the lock whenever it lets go of one, to tell Python that it is back alone.
@@ -135,11 +136,18 @@ class _Program:
             return self._input(value)
         if kind.kind() == "OptionalType":
             if value is None:
-                return self._graph.insertConstant(None)
+                return self._constant(None)
             kind = kind.getElementType()
         if kind.kind() == "ListType":
             return self._list(value if isinstance(value, list | tuple) else [value], kind)
-        return self._graph.insertConstant(float(value) if kind.kind() == "FloatType" else value)
+        return self._constant(float(value) if kind.kind() == "FloatType" else value)
+
+    def _constant(self, value: Any) -> Any:
+        """Each value once: the interpreter keeps three copies of its graph."""
+        key = type(value), repr(value)
+        if key not in self._constants:
+            self._constants[key] = self._graph.insertConstant(value)
+        return self._constants[key]
 
     def _list(self, values: Sequence[Any], kind: Any) -> Any:
         made = [self._value(value, kind.getElementType()) for value in values]
