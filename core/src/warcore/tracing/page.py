@@ -31,7 +31,7 @@ def page(timeline: Timeline, engine: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _file(name: str) -> str:
-    return files("warcore.tracing").joinpath("web", name).read_text(encoding="utf-8")
+    return (files("warcore.tracing") / "web" / name).read_text(encoding="utf-8")
 
 
 def _inert(text: str) -> str:
