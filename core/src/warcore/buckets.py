@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from warcore.config import EngineConfig
     from warcore.scheduler import Limits
 
-HOST_POSITIONS = 4096
+HOST_POSITIONS = 1024
 """On a CPU a replay saves what calling its operations one by one costs, some milliseconds; beyond
 this many attended positions that is lost in the attention itself, and a capture costs seconds."""
 PREFILLS_ON_CUDA = (16, 32, 64, 128, 256, 512)

@@ -113,7 +113,7 @@ class EngineConfig:
     )
     """Token counts at which prefills are captured, rising; None: some on CUDA, none on a CPU."""
     graph_positions: int | None = attrs.field(default=None, validator=_at_least(1))
-    """Capture no step that attends to more positions, over all its rows; None: 4096 on a CPU,
+    """Capture no step that attends to more positions, over all its rows; None: 1024 on a CPU,
     any number elsewhere. Longer steps run eagerly."""
     dtype: str = attrs.field(default="bfloat16", validator=_one_of(*DTYPES))
     device: str = attrs.field(default="auto", validator=_is(str, "text"))

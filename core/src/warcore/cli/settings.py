@@ -157,7 +157,7 @@ def _graphs() -> dict[str, Decorator]:
     )
     positions = (
         "Capture no step that attends to more positions, over all its requests  "
-        "[default: 4096 on a CPU, any number elsewhere]"
+        "[default: 1024 on a CPU, any number elsewhere]"
     )
     return {
         "graph_runner": _engine(_GRAPHS, "graph_runner", runner, metavar="NAME|none"),
