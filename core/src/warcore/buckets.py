@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 HOST_POSITIONS = 1024
 """On a CPU a replay saves what calling its operations one by one costs, some milliseconds; beyond
-this many attended positions that is lost in the attention itself, and a capture costs seconds."""
+this many attended positions that is lost in the attention itself, and a capture costs as much as
+four such steps."""
 PREFILLS_ON_CUDA = (16, 32, 64, 128, 256, 512)
 """Token buckets of prefills where nobody named any; none on a CPU, where padding costs time."""
 
