@@ -217,7 +217,14 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_model_loads(
 
 
 @pytest.mark.parametrize(
-    "args", [("hello", "--context-length", "1"), ("a", "--backend", "nobody"), ()]
+    "args",
+    [
+        ("hello", "--context-length", "1"),
+        ("a", "--backend", "nobody"),
+        ("a", "--max-new-tokens", "0"),
+        (),
+    ],
+    ids=["refused", "no backend", "no token", "no prompt"],
 )
 def test_a_run_that_could_not_start_leaves_no_file(trace, args):
     assert trace(*args).code == 2

@@ -12,6 +12,7 @@ from warcore.cli.output import Session, console, debug_option, print_json
 from warcore.cli.prompts import prompt_options
 from warcore.cli.sections import Sectioned, option
 from warcore.cli.settings import engine_options, sampling_options
+from warcore.errors import ConfigError
 from warcore.tracing import MAX_STEPS
 
 if TYPE_CHECKING:
@@ -119,7 +120,11 @@ def _run(task: Task, config: EngineConfig, show: _Show) -> int:
         if timeline.steps:
             _write(timeline, engine, show)
             _tell(timeline, engine, show)
-    return report.conclude(outputs, interrupted=interrupt.pressed)
+    code = report.conclude(outputs, interrupted=interrupt.pressed)
+    if not timeline.steps and not code:
+        what = "no step ran, so there is nothing to draw"
+        raise ConfigError(what, next="--max-new-tokens 16")
+    return code
 
 
 def _write(timeline: Timeline, engine: Engine, show: _Show) -> None:
