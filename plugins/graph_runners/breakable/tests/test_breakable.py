@@ -175,11 +175,6 @@ def test_an_attention_that_fails_in_a_replay_spoils_no_later_one():
     torch.testing.assert_close(stand.run(batch), eager.run(batch), rtol=1e-11, atol=1e-11)
 
 
-def test_a_breakable_step_keeps_less_than_a_whole_one():
-    whole, broken = (Stand(TorchNative, kind, buckets_of(DECODE)) for kind in (Full, Breakable))
-    assert 0 < broken.runner.captures.facts()["bytes"] < whole.runner.captures.facts()["bytes"]
-
-
 def test_what_it_says_of_itself():
     assert Breakable.kind is GraphKind.BREAKABLE
     assert Breakable.modes == frozenset(ForwardMode) - {ForwardMode.MIXED}
