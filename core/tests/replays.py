@@ -58,10 +58,10 @@ class Gate:
 
     def pass_through(self):
         self._arrived.set()
+        assert self._open.wait(PATIENCE_S)
         error, self._error = self._error, None
         if error is not None:
             raise error
-        assert self._open.wait(PATIENCE_S)
 
 
 def _gate(x, number):

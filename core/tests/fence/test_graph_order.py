@@ -213,3 +213,30 @@ def test_a_failed_replay_keeps_nobody_waiting_and_the_next_step_runs(
         write.result()
         assert fence.reason is not FenceReason.FORWARD_ERROR
         assert held(runner._ring) == 0
+
+
+def test_a_replay_that_fails_before_its_marker_lets_go_whoever_stands_at_it():
+    mode, gate = ForwardMode.DECODE, Gate()
+    with host_device("threads") as device:
+        runner = runner_of(device, Gated(SharedReadEnds.IN_REPLAY, gate), model=Attending())
+        forward, schedule = device.stream("forward"), device.stream("schedule")
+        capture(device, forward, runner, [bucket_of(mode)], Replaying)
+        fence, there = ReadFence(device, mode), device.latch()
+        fence.own(runner)
+        runner.lend(fence)
+
+        def wait():
+            there.set()
+            fence.wait(schedule)
+
+        gate.shut()
+        replay = forward.submit(runner.execute, batch_of(mode))
+        gate.wait_for_arrival()
+        write = schedule.submit(wait)
+        there.wait()
+        assert not write.done
+        gate.fail(RuntimeError("before the marker"))
+        gate.open()
+        write.result()
+        with pytest.raises(RuntimeError, match="before the marker"):
+            replay.result()
