@@ -511,7 +511,13 @@ def test_a_prefill_of_several_requests_runs_eagerly(mode):
 
 
 def test_each_bucket_keeps_what_its_capture_left_for_the_attention():
-    case = Case(ForwardMode.DECODE, prefixes=(20, 3), lens=(1, 1), dtype=torch.float64)
+    case = Case(
+        ForwardMode.DECODE,
+        prefixes=(20, 3),
+        lens=(1, 1),
+        dtype=torch.float64,
+        graph=GraphKind.BREAKABLE,
+    )
     wide, narrow = (Bucket(ForwardMode.DECODE, 2, 2, length, length) for length in (48, 24))
     live = case.batch
     with torch.inference_mode():
@@ -530,8 +536,16 @@ def test_each_bucket_keeps_what_its_capture_left_for_the_attention():
             assert_close(case.body(), case.expected(), TOLERANCE[case.dtype])
 
 
-def test_eager_steps_are_not_remembered():
-    case = Case(ForwardMode.DECODE, prefixes=(20,), lens=(1,))
+@pytest.mark.parametrize("graph", list(GraphKind), ids=lambda kind: kind.name)
+def test_nothing_is_kept_for_eager_steps(graph):
+    case = Case(ForwardMode.DECODE, prefixes=(20,), lens=(1,), graph=graph)
+    case.run()
+    assert case.backend._captured == {}
+
+
+def test_nothing_is_kept_for_unbroken_graphs_whose_masks_share_memory():
+    case = Case(ForwardMode.DECODE, prefixes=(20,), lens=(1,), graph=GraphKind.UNBROKEN)
+    case.batch = attrs.evolve(case.batch, bucket=Bucket(ForwardMode.DECODE, 1, 1, 24))
     case.run()
     assert case.backend._captured == {}
 

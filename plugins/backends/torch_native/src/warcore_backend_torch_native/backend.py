@@ -8,7 +8,7 @@ import attrs
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from warcore import AttentionBackend, ForwardMode, SharedReadEnds
+from warcore import AttentionBackend, ForwardMode, GraphKind, SharedReadEnds
 from warcore_backend_torch_native.masks import score_mask
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ class TorchNative(AttentionBackend):
                 mask = (mask[:, None] if spread is None else mask[spread])[:, None]
             masks[window] = mask
         self._metadata = Metadata(slots, masks, spread, places)
-        if batch.bucket is not None:
-            # A replay fills these again, and `forward` may run between two of its segments.
+        if batch.bucket is not None and self.ctx.graph is GraphKind.BREAKABLE:
+            # A replay fills these again, and `forward` runs between two of its segments.
             self._captured[batch.bucket] = self._metadata
 
     def _table(self, batch: ForwardBatch, length: int) -> torch.Tensor:
