@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
     from typing_extensions import Self
@@ -224,6 +224,8 @@ class Device(ABC):
     """Whether a function must have run once before it is captured: kernels that load late."""
     supports_graphs: bool
     supports_external_events: bool
+    streams: Sequence[Stream]
+    """All that were made, the oldest first."""
     observers: Observer | None = None
     """Who watches. None costs one comparison at each place that would report."""
 

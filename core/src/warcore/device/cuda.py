@@ -90,7 +90,7 @@ class CudaDevice(Device):
         self.local = ThreadState()
         self._torch_device = torch.device("cuda", torch.cuda.current_device())
         self._turns = InlineTurns()
-        self._streams: list[CudaStream] = []
+        self.streams: list[CudaStream] = []
         self._events = 0
         self._latches = 0
 
@@ -102,7 +102,7 @@ class CudaDevice(Device):
         if self.closed:
             raise DeviceError(f"the device is closed: it makes no stream {name}")
         stream = CudaStream(self, name, self._draw(name))
-        self._streams.append(stream)
+        self.streams.append(stream)
         return stream
 
     def event(self, *, external: bool = False) -> CudaEvent:
@@ -149,7 +149,7 @@ class CudaDevice(Device):
 
     def _draw(self, name: str) -> torch.cuda.Stream:
         """A stream that is none of ours: torch hands out a few of them, round robin."""
-        taken = {stream.raw.cuda_stream for stream in self._streams}
+        taken = {stream.raw.cuda_stream for stream in self.streams}
         taken.add(torch.cuda.default_stream(self._torch_device).cuda_stream)
         for _ in range(_POOL + 1):
             raw = torch.cuda.Stream(self._torch_device)  # type: ignore[no-untyped-call]

@@ -45,7 +45,7 @@ class HostDevice(Device):
         self.closed = False
         self.local = ThreadState()
         self.turns: Turns = _turns(mode, seed)
-        self._streams: list[InlineStream | ThreadStream] = []
+        self.streams: list[InlineStream | ThreadStream] = []
         self._events = 0
         self._latches = 0
 
@@ -58,7 +58,7 @@ class HostDevice(Device):
             raise DeviceError(f"the device is closed: it makes no stream {name}")
         kind = InlineStream if self.mode == "inline" else ThreadStream
         stream = kind(self, name)
-        self._streams.append(stream)
+        self.streams.append(stream)
         return stream
 
     def event(self, *, external: bool = False) -> HostEvent:
@@ -95,13 +95,13 @@ class HostDevice(Device):
                 next="synchronize outside submitted work",
             )
         self.turns.block(
-            lambda: all(stream.idle for stream in self._streams), lambda: "every stream to be idle"
+            lambda: all(stream.idle for stream in self.streams), lambda: "every stream to be idle"
         )
 
     def close(self) -> None:
         self.closed = True
         self.turns.close()
-        threads: list[Any] = [s for s in self._streams if isinstance(s, ThreadStream)]
+        threads: list[Any] = [s for s in self.streams if isinstance(s, ThreadStream)]
         for stream in threads:
             stream.drop_queue()
         for stream in threads:

@@ -7,7 +7,7 @@ would. So a claim about overlap is a sum, the same on every machine.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from warcore.device.base import Graph, GraphPool, Ticket
     from warcore.device.hostgraph import HostGraph
     from warcore.device.hostpool import HostPool
+
+T = TypeVar("T")
 
 
 class VirtualStream(Stream):
@@ -136,7 +138,7 @@ class VirtualDevice(Device):
         self.now = 0.0
         """The host's clock, in microseconds."""
         self._costs = dict(costs or {})
-        self._streams: list[VirtualStream] = []
+        self.streams: list[VirtualStream] = []
         self._events = 0
 
     @property
@@ -147,7 +149,7 @@ class VirtualDevice(Device):
         if self.closed:
             raise DeviceError(f"the device is closed: it makes no stream {name}")
         stream = VirtualStream(self, name, self._costs.get(name, 0.0))
-        self._streams.append(stream)
+        self.streams.append(stream)
         return stream
 
     def event(self, *, external: bool = False) -> VirtualEvent:
@@ -189,6 +191,16 @@ class VirtualDevice(Device):
         if capture is not None:
             capture.add(lambda: self.spend(us))
 
+    def taking(self, us: float, function: Callable[..., T]) -> Callable[..., T]:
+        """`function`, after which whoever calls it is busy for another `us` microseconds."""
+
+        def takes(*args: Any) -> T:
+            value = function(*args)
+            self.spend(us)
+            return value
+
+        return takes
+
     def time(self) -> float:
         """The clock of whoever runs: the current stream, else the host; in microseconds."""
         stream: VirtualStream | None = self.local.stream  # type: ignore[assignment]
@@ -203,7 +215,7 @@ class VirtualDevice(Device):
             self.now = time
 
     def synchronize(self) -> None:
-        for stream in self._streams:
+        for stream in self.streams:
             self.move_to(stream.clock)
 
     def close(self) -> None:
