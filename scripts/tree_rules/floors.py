@@ -14,7 +14,7 @@ FLOORS: Final = (
     "contract hookspecs errors options",
     "registry installed records description probe device shared staging",
     "batch request output transcript pools memory relay model backend scope fence resolution gates",
-    "runner graphs inputs captures step launch spec sampling",
+    "runner recording graphs inputs captures step launch spec sampling",
     (
         "hooks serving fitting wiring config buckets statics launcher scheduler prompts assembly "
         "capturing kinds forecast plan"

@@ -170,9 +170,10 @@ def _buckets(
 ) -> tuple[Bucket, ...]:
     if choices.graph_runner is None:
         return ()
-    with blame(f"backend {choices.backend_name}", "graph_key"):
-        modes, device = choices.graph_runner.modes, choices.spec.device
-        return plan_buckets(config, limits, modes, backend.graph_key, device)
+    modes, device = choices.graph_runner.modes, choices.spec.device
+    who = f"backend:{choices.backend_name}"
+    with blame(who, "graph_key"):
+        return plan_buckets(config, limits, modes, backend.graph_key, device, who=who)
 
 
 def connect(config: EngineConfig, wired: Wired, model: Model) -> Assembly:

@@ -25,6 +25,8 @@ HOST_POSITIONS = 1024
 """On a CPU a replay saves what calling its operations one by one costs, some milliseconds; beyond
 this many attended positions that is lost in the attention itself, and a capture costs as much as
 four such steps."""
+MOST_KEYS = 64
+"""Length buckets of one shape; each is a capture at start."""
 PREFILLS_ON_CUDA = (16, 32, 64, 128, 256, 512)
 """Token buckets of prefills where nobody named any; none on a CPU, where padding costs time."""
 
@@ -35,11 +37,15 @@ def plan_buckets(
     modes: frozenset[ForwardMode],
     graph_key: Callable[[ForwardBatch], int | None],
     device: torch.device,
+    *,
+    who: str = "backend",
 ) -> tuple[Bucket, ...]:
     """Every step to capture, the largest first, so that the others fit in its memory.
 
-    ConfigError for sizes beyond what may run.
+    who: whose `graph_key` it is, for messages. ConfigError for sizes beyond what may run,
+    WiringError for keys that are none.
     """
+    keys = _Keys(who, graph_key)
     shapes = [(ForwardMode.DECODE, rows, rows) for rows in _decode_sizes(config, limits)]
     for tokens in _prefill_sizes(config, limits, device):
         # Prefills of one request are common, and the padding of a batch would be most of them.
@@ -50,34 +56,55 @@ def plan_buckets(
         bucket
         for mode, rows, tokens in shapes
         if mode in modes
-        for bucket in _lengths(Bucket(mode, rows, tokens, limits.longest), graph_key, device)
+        for bucket in keys.buckets(Bucket(mode, rows, tokens, limits.longest), device)
         if most is None or rows * bucket.max_seq_len <= most
     ]
     return tuple(sorted(found, key=lambda b: (-b.rows * b.max_seq_len, -b.tokens)))
 
 
-def _lengths(
-    widest: Bucket, graph_key: Callable[[ForwardBatch], int | None], device: torch.device
-) -> Iterator[Bucket]:
-    """`widest`, once for each key that the backend gives to shorter sequences."""
-    batch = blank(widest, device)
+@attrs.frozen
+class _Keys:
+    """A backend's `graph_key`, asked about batches to come."""
 
-    def key_of(length: int) -> int | None:
-        key: object = graph_key(attrs.evolve(batch, max_seq_len=length))
+    who: str
+    graph_key: Callable[[ForwardBatch], int | None]
+
+    def buckets(self, widest: Bucket, device: torch.device) -> Iterator[Bucket]:
+        """`widest`, once for each key that the backend gives to shorter sequences."""
+        batch = blank(widest, device)
+
+        def key_of(length: int) -> int | None:
+            return self.key_of(attrs.evolve(batch, max_seq_len=length))
+
+        shortest, found = -(-widest.tokens // widest.rows), 0
+        while shortest <= widest.max_seq_len:
+            key = key_of(shortest)
+            last = _last_alike(key_of, shortest, widest.max_seq_len)
+            found += 1
+            if found > MOST_KEYS:
+                raise WiringError(
+                    f"{self.who}: graph_key has more than {MOST_KEYS} keys for one shape: "
+                    f"{widest.mode.name} of {widest.rows} requests, up to {widest.max_seq_len}",
+                    next="tell fewer length buckets apart, powers of two for instance",
+                )
+            if key is not None:
+                yield attrs.evolve(widest, max_seq_len=last, key=key)
+            shortest = last + 1
+
+    def key_of(self, batch: ForwardBatch) -> int | None:
+        """What it answers, twice."""
+        key: object = self.graph_key(batch)
+        where = f"{self.who}: graph_key of a {batch.mode.name} batch returned {key!r}"
         if key is not None and (not isinstance(key, int) or isinstance(key, bool)):
             raise WiringError(
-                f"graph_key of a {widest.mode.name} batch returned {key!r}",
-                next="return a whole number, or None for a batch that shall run eagerly",
+                where, next="return a whole number, or None for a batch that shall run eagerly"
+            )
+        again = self.graph_key(batch)
+        if again != key:
+            raise WiringError(
+                f"{where}, then {again!r}", next="let it depend on nothing but the batch"
             )
         return key
-
-    shortest = -(-widest.tokens // widest.rows)
-    while shortest <= widest.max_seq_len:
-        key = key_of(shortest)
-        last = _last_alike(key_of, shortest, widest.max_seq_len)
-        if key is not None:
-            yield attrs.evolve(widest, max_seq_len=last, key=key)
-        shortest = last + 1
 
 
 def _last_alike(key_of: Callable[[int], int | None], first: int, end: int) -> int:
@@ -91,16 +118,17 @@ def _last_alike(key_of: Callable[[int], int | None], first: int, end: int) -> in
 
 def _decode_sizes(config: EngineConfig, limits: Limits) -> Sequence[int]:
     """The named batch sizes, or powers of two and the largest batch."""
+    # Each request that decodes holds a page.
+    most = min(limits.max_running, limits.pages)
     if config.graph_buckets is None:
-        powers = itertools.takewhile(
-            lambda size: size < limits.max_running, (1 << n for n in itertools.count())
-        )
-        return (*powers, limits.max_running)
-    if config.graph_buckets[-1] > limits.max_running:
+        powers = itertools.takewhile(lambda size: size < most, (1 << n for n in itertools.count()))
+        return (*powers, most)
+    largest = config.graph_buckets[-1]
+    if largest > most:
+        few = "max-running-requests" if largest > limits.max_running else "kv-pages"
         raise ConfigError(
-            f"--graph-buckets {_text(config.graph_buckets)}: at most {limits.max_running} requests "
-            "run at once",
-            next=f"--max-running-requests {config.graph_buckets[-1]}, or smaller buckets",
+            f"--graph-buckets {_text(config.graph_buckets)}: at most {most} requests run at once",
+            next=f"--{few} {largest}, or smaller buckets",
         )
     return config.graph_buckets
 

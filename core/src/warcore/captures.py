@@ -64,7 +64,7 @@ class Captures:
         self._markers[bucket] = marker
 
     def passed(self, marker: Event | None) -> None:
-        """A step that may be in a capture has recorded `marker` after its in-graph hook."""
+        """A step has recorded `marker` into a graph, after its in-graph hook; None: it has not."""
         self._passed = marker
 
     # ---- in a step -------------------------------------------------------------------------------
@@ -113,6 +113,11 @@ class Captures:
     def replay(self, bucket: Bucket, batch: ForwardBatch) -> Output:
         """Run the captured step on the current stream; the output of `batch`'s live tokens."""
         output = self._runner.replay(bucket)
+        if not isinstance(output, Output):
+            raise WiringError(
+                f"graph_runner:{self.name}: replay returned {output!r}, which is no Output",
+                next="return what ctx.step returned within the capture",
+            )
         self._replays += 1
         tokens = batch.padded_tokens
         rows = tokens if batch.logits_at is None else batch.logits_at.shape[0]

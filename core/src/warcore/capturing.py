@@ -36,25 +36,25 @@ def capture_all(
         buckets=wired.buckets,
         marker=device.event(external=True) if device.supports_external_events else None,
         graph=partial(device.graph, pool),
-        step=runner.step,
+        step=runner.recorded.step,
         graph_key=wired.backend.graph_key,
         static=Statics(device, forward).static,
         options=choices.graph_runner_options,
     )
     with blame(f"graph_runner {name}", "__init__"):
         plugin: GraphRunner = forward.submit(choices.graph_runner, context).result()
-    runner.captures = Captures(name, plugin, pool)
+    captures = runner.captures = Captures(name, plugin, pool)
     for done, bucket in enumerate(wired.buckets):
         if progress is not None:
             progress("graphs", done, len(wired.buckets))
         empty = blank(bucket, choices.spec.device)
         try:
             with blame(f"graph_runner {name} with backend {choices.backend_name}", f"{bucket}"):
-                forward.submit(runner.capture, bucket, empty).result()
+                forward.submit(runner.recorded.capture, captures, bucket, empty).result()
         except DeviceError as error:
             raise WiringError(
                 f"graph_runner:{name} with backend:{choices.backend_name}: {bucket} cannot be "
-                f"captured: {error.what}",
+                f"captured: {error.what}\nFor its author: {error.next}",
                 next="--graph-runner none",
             ) from error
     if progress is not None:

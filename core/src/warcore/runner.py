@@ -12,22 +12,17 @@ from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.errors import WiringError
 from warcore.fence import FenceReason, Offer
 from warcore.gates import prefill_gates
+from warcore.recording import RecordedStep
 from warcore.resolution import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import torch
-
     from warcore.backend import AttentionBackend
     from warcore.batch import Bucket, ForwardBatch
     from warcore.captures import Captures
     from warcore.device import Device, Event, EventRing, Ticket
     from warcore.fence import ReadFence
-    from warcore.model import Layer, Model, ModelInfo, Output
+    from warcore.model import Model, ModelInfo, Output
     from warcore.scope import EngineScope, Scope
-
-    Attend = Callable[[Callable[[], torch.Tensor]], torch.Tensor]
 
 
 class ModelRunner:
@@ -52,7 +47,8 @@ class ModelRunner:
         self.captures: Captures | None = None
         """What a graph runner captured for it; None: every step runs eagerly."""
         self._device = device
-        self._model = model
+        self.recorded = RecordedStep(device, model, backend)
+        """The part of a step that a graph holds."""
         self._backend = backend
         self._scope = scope
         self._engine = engine
@@ -60,8 +56,6 @@ class ModelRunner:
         self._role = role
         self._prefill_read_done = prefill_read_done
         self._fence: ReadFence | None = None
-        self._view: ForwardBatch | None = None
-        """What the step that runs now shows the backend."""
 
     def lend(self, fence: ReadFence | None) -> None:
         """The fence that this runner's phases offer to until the next call; None: nobody asks."""
@@ -102,7 +96,6 @@ class ModelRunner:
         """Without a graph the event goes exactly where the latest vote says."""
         mode, backend = batch.mode, self._backend
         ends = None if mode.is_prefill else self._scope.ends[mode]
-        self._view = batch
         if ends is SharedReadEnds.UNKNOWN:
             self._offer_undeclared(mode)
         self._device.phase("out_graph")
@@ -116,7 +109,7 @@ class ModelRunner:
         if ends is SharedReadEnds.IN_REPLAY:
             self._record_and_offer(mode)
         self._device.phase("body")
-        output = self._body(batch)
+        output = self.recorded.body(batch)
         if ends is SharedReadEnds.POST_REPLAY:
             self._record_and_offer(mode)
         return output
@@ -125,7 +118,7 @@ class ModelRunner:
         """With a graph nothing can be recorded inside it but its own marker."""
         assert self.captures is not None
         mode, captures = batch.mode, self.captures
-        self._view = captures.load(batch, bucket)
+        view = self.recorded.view = captures.load(batch, bucket)
         marker = captures.marker(bucket)
         ends = (
             None
@@ -133,7 +126,7 @@ class ModelRunner:
             else resolve(self._scope.ends[mode], graph=True, marker=marker is not None)
         )
         self._device.phase("out_graph")
-        self._backend.init_forward_metadata_out_graph(self._view)
+        self._backend.init_forward_metadata_out_graph(view)
         if mode.is_prefill:
             self._publish_prefill(batch, bucket.tokens)
         if ends is SharedReadEnds.PRE_REPLAY:
@@ -160,48 +153,18 @@ class ModelRunner:
         assert self.captures is not None
         try:
             self._offer_ticket(batch.mode, marker.rearm())
-            return self.captures.replay(bucket, batch)
+            output = self.captures.replay(bucket, batch)
         except BaseException:
             # The schedule stream may be waiting already, for a replay that will not come.
             marker.disarm()
             raise
-
-    # ---- what a capture records ------------------------------------------------------------------
-
-    def capture(self, bucket: Bucket, blank: ForwardBatch) -> None:
-        """Capture one step of padding rows; on the forward stream, before the first launch."""
-        assert self.captures is not None
-        view = self._view = self.captures.load_blank(blank, bucket)
-        self._backend.init_forward_metadata_out_graph(view)
-        if self._device.warms_up:
-            self.step(view, None)
-        self.captures.capture(bucket, view)
-
-    def step(
-        self, view: ForwardBatch, marker: Event | None, at_attend: Attend | None = None
-    ) -> Output:
-        """The recorded part of a step: the in-graph hook, the marker, the body."""
-        assert self.captures is not None
-        self._backend.init_forward_metadata_in_graph(view)
-        if marker is not None:
-            marker.record()
-        self.captures.passed(marker)
-        return self._body(view, at_attend)
-
-    def _body(self, batch: ForwardBatch, at_attend: Attend | None = None) -> Output:
-        backend = self._backend
-
-        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Layer) -> torch.Tensor:
-            if at_attend is None:
-                return backend.forward(q, k, v, layer, batch)
-            # Called again at each replay, it must see the host facts of that step.
-            return at_attend(lambda: backend.forward(q, k, v, layer, self._live_view()))
-
-        return self._model.forward(batch, attend)
-
-    def _live_view(self) -> ForwardBatch:
-        assert self._view is not None
-        return self._view
+        if marker.disarm():
+            raise WiringError(
+                f"graph_runner:{self.captures.name}: its replay of {bucket} has not passed the "
+                "marker of that capture",
+                next="let replay(bucket) replay the graph that capture(bucket) recorded",
+            )
+        return output
 
     # ---- publishing ------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -192,6 +193,19 @@ def test_batches_beyond_those_that_run_are_refused():
     )
 
 
+def test_batches_beyond_the_pool_are_refused_since_each_request_holds_a_page():
+    with pytest.raises(ConfigError) as raised:
+        planned(of=limits(pages=2), graph_buckets=[1, 3])
+    assert str(raised.value) == (
+        "--graph-buckets 1,3: at most 2 requests run at once\n"
+        "Next: --kv-pages 3, or smaller buckets"
+    )
+
+
+def test_where_nobody_named_sizes_they_end_at_what_the_pool_can_hold():
+    assert shapes(planned(of=limits(pages=3))) == [(1, 1), (2, 2), (3, 3)]
+
+
 def test_prefills_beyond_a_chunk_are_refused():
     with pytest.raises(ConfigError) as raised:
         planned(graph_prefill_buckets=[8, 32])
@@ -244,9 +258,21 @@ def test_a_key_that_is_no_number_is_an_error_that_says_what_fits(key):
         def graph_key(self, batch):
             return key
 
-    with pytest.raises(WiringError, match="graph_key of a DECODE batch returned") as raised:
+    with pytest.raises(WiringError, match="backend:Odd: graph_key of a DECODE batch") as raised:
         engine(backend=Odd, graph_runner=Replaying)
     assert "whole number, or None" in raised.value.next
+
+
+def test_a_key_for_each_length_is_refused_before_anything_is_captured():
+    with pytest.raises(WiringError, match="backend: graph_key has more than 64 keys") as raised:
+        planned(lambda batch: batch.max_seq_len, of=limits(max_context=65, pages=64))
+    assert "powers of two" in raised.value.next
+
+
+def test_a_key_that_changes_its_mind_is_refused():
+    answers = itertools.count()
+    with pytest.raises(WiringError, match="returned 0, then 1"):
+        planned(lambda batch: next(answers))
 
 
 def test_a_backend_whose_key_is_none_is_never_captured():

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
+from pathlib import Path
 
 import attrs
 import pytest
+import torch
+import toys
 from parts import all_is_free, configured, engine, fences
 from replays import Gate
 from toys import Inside, Late, Replaying, RowMajor, Toy
@@ -322,7 +326,16 @@ class Idle(Replaying):
         pass
 
 
-@pytest.mark.parametrize("kind", [Forgetful, Elsewhere, Idle])
+class Outside(Replaying):
+    """Runs the step first, and captures what no step is in."""
+
+    def capture(self, bucket, view):
+        output, graph = self.ctx.step(view, self.ctx.marker), self.ctx.graph()
+        graph.capture(output.logits.clone)
+        self.captured[bucket] = graph, output
+
+
+@pytest.mark.parametrize("kind", [Forgetful, Elsewhere, Idle, Outside])
 def test_a_marker_that_is_not_in_the_capture_is_refused(host, kind):
     with HostDevice("inline") as Elsewhere.device, pytest.raises(WiringError) as raised:
         engine(host=host, graph_runner=kind)
@@ -331,6 +344,59 @@ def test_a_marker_that_is_not_in_the_capture_is_refused(host, kind):
         "is not in its capture"
     )
     assert "return None from marker" in raised.value.next
+
+
+class Rebinding(RowMajor):
+    """Leaves what it gathers in a new tensor each time."""
+
+    def slots(self, batch):
+        return self.gathered
+
+    def gather(self, batch):
+        self.gathered = self.ctx.shared.req_to_token.index_select(0, batch.rows).long()
+
+
+class Lazy(RowMajor):
+    """Makes its memory when it first needs it, and keeps it."""
+
+    def slots(self, batch):
+        return self.gathered[: batch.padded_size]
+
+    def gather(self, batch):
+        table = self.ctx.shared.req_to_token
+        if not hasattr(self, "gathered"):
+            self.gathered = torch.zeros(self.ctx.max_batch, table.shape[1], dtype=torch.int64)
+        self.slots(batch).copy_(table.index_select(0, batch.rows))
+
+
+def test_a_graph_that_would_read_what_the_out_graph_hook_rebinds_is_refused(host):
+    with pytest.raises(WiringError) as raised:
+        engine(host=host, backend=Rebinding, graph_runner=Replaying)
+    assert "a tensor that init_forward_metadata_out_graph makes anew each time" in raised.value.what
+    assert f"{Path(toys.__file__)}:" in raised.value.what
+    assert "write the result in place" in raised.value.what
+    assert raised.value.next == "--graph-runner none"
+
+
+def test_eager_attention_between_two_segments_may_read_it(host, right):
+    class Breaking(Replaying):
+        kind = GraphKind.BREAKABLE
+
+        def capture(self, bucket, view):
+            graph = self.ctx.graph()
+            step = partial(self.ctx.step, view, self.ctx.marker, graph.outside)
+            self.captured[bucket] = graph, graph.capture(step)
+
+    with engine(host=host, backend=Rebinding, graph_runner=Breaking) as running:
+        outputs = running.generate(PROMPTS, PARAMS)
+        assert [output.output_ids for output in outputs] == list(right.values())
+        assert running.stats()["graphs"]["replays"]
+
+
+def test_memory_that_the_hook_makes_once_is_its_own(host, right):
+    with engine(host=host, backend=Lazy, graph_runner=Replaying) as running:
+        outputs = running.generate(PROMPTS, PARAMS)
+        assert [output.output_ids for output in outputs] == list(right.values())
 
 
 @pytest.mark.parametrize("backend", [RowMajor, Inside, Late])
@@ -452,6 +518,28 @@ def test_whatever_it_raises_in_a_step_fails_that_step_alone(host, method, right)
         outputs = running.generate(PROMPTS, PARAMS)
         assert [output.output_ids for output in outputs] == list(right.values())
         assert all_is_free(running)
+
+
+@pytest.mark.parametrize(
+    ("backend", "returned", "match"),
+    [
+        (RowMajor, lambda output: None, "replay returned None, which is no Output"),
+        (Inside, lambda output: output, "has not passed the marker of that capture"),
+    ],
+)
+def test_a_replay_that_replays_nothing_fails_its_step_and_nobody_hangs(
+    host, backend, returned, match, right
+):
+    decodes = {"skip"}
+
+    class Skipping(Replaying):
+        def replay(self, bucket):
+            if decodes:
+                return returned(self.captured[bucket][1])
+            return super().replay(bucket)
+
+    with engine(host=host, backend=backend, graph_runner=Skipping) as running:
+        failed_alone(running, right, match, decodes)
 
 
 def test_a_graph_key_that_raises_in_a_step_fails_that_step_alone(host, right):

@@ -88,11 +88,11 @@ class Event(ABC):
         """
 
     @abstractmethod
-    def disarm(self) -> None:
-        """The replay that was to reach the armed tickets failed or was never called.
+    def disarm(self) -> bool:
+        """Let go of the tickets that no replay has reached; whether there were any.
 
-        Call it in the submitted work that armed them, once nothing of the replay runs any more:
-        here they count as passed, so that nobody waits in vain.
+        Call it in the submitted work that armed them, once nothing of the replay runs any more: it
+        failed, or was never called. Here they count as passed, so that nobody waits in vain.
         """
 
     @abstractmethod
@@ -257,6 +257,11 @@ class Device(ABC):
     @abstractmethod
     def current_stream(self) -> Stream | None:
         """The stream whose submitted work is running on the calling thread, if any."""
+
+    @property
+    @abstractmethod
+    def capturing(self) -> bool:
+        """Whether a graph is recording what the calling thread does."""
 
     @abstractmethod
     def host_buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:

@@ -75,7 +75,7 @@ class CudaEvent(Event):
         self._armed = self._generation
         return Ticket(self, self._generation)
 
-    def disarm(self) -> None:
+    def disarm(self) -> bool:
         stream: CudaStream | None = self._device.local.stream  # type: ignore[assignment]
         if stream is None:
             raise DeviceError(
@@ -85,6 +85,8 @@ class CudaEvent(Event):
         if self._armed:
             # Behind whatever of the replay was launched: later than its node, never too early.
             self._record_now(stream, self._armed)
+            return True
+        return False
 
     def reached(self, generation: int) -> bool:
         if generation > self._recorded or generation in self._captured:

@@ -89,14 +89,17 @@ class HostEvent(Event):
         self._armed.append(ticket.generation)
         return ticket
 
-    def disarm(self) -> None:
+    def disarm(self) -> bool:
         stream = self._device.local.stream
         if stream is None:
             raise DeviceError(
                 f"{self!r} was disarmed outside submitted work",
                 next="disarm it in the submitted work that re-armed it",
             )
-        self.pass_armed(stream)
+        armed = bool(self._armed)
+        if armed:
+            self.pass_armed(stream)
+        return armed
 
     def reached(self, generation: int) -> bool:
         # Whoever asks again and again until it is true must let the others run.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from warcore.device import hostcalls
 from warcore.device.hostcalls import Call
 from warcore.device.hostpool import geometry
-from warcore.device.operations import OperationMode
+from warcore.device.operations import OperationMode, line_of_use
 from warcore.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 
     Known = tuple[OutForm, list[Geometry], Any]
 
-_OWN = (os.path.dirname(torch.__file__), os.path.dirname(__file__))  # noqa: PTH120 - text prefixes
 _READS = frozenset({"tolist", "numpy", "__array__", "__dlpack__"})
 
 
@@ -198,16 +194,7 @@ _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 def _refusal(func: Any, why: str) -> DeviceError:
     return DeviceError(
-        f"{func} cannot be captured: {why}{_where()}",
+        f"{func} cannot be captured: {why}{line_of_use()}",
         next="keep it out of the captured function: do it before, and write the result into "
         "static memory",
     )
-
-
-def _where() -> str:
-    """The line of the user's code that is running, for a message."""
-    frame = sys._getframe(1)  # noqa: SLF001 - the call that leads here
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
-        frame = frame.f_back
-    path, number = frame.f_code.co_filename, frame.f_lineno
-    return f"\n{path}:{number}: {linecache.getline(path, number).strip()}"

@@ -172,6 +172,10 @@ class VirtualDevice(Device):
     def current_stream(self) -> Stream | None:
         return self.local.stream
 
+    @property
+    def capturing(self) -> bool:
+        return self.local.capture is not None
+
     def host_buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         # A normal tensor even within submitted work: the host writes it outside inference mode.
         with torch.inference_mode(mode=False):

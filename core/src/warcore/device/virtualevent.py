@@ -67,14 +67,17 @@ class VirtualEvent(Event):
         self._armed.append(self._generation)
         return Ticket(self, self._generation)
 
-    def disarm(self) -> None:
+    def disarm(self) -> bool:
         stream = self._device.local.stream
         if stream is None:
             raise DeviceError(
                 f"{self!r} was disarmed outside submitted work",
                 next="disarm it in the submitted work that re-armed it",
             )
-        self.pass_armed(stream)
+        armed = bool(self._armed)
+        if armed:
+            self.pass_armed(stream)
+        return armed
 
     def reached(self, generation: int) -> bool:
         if generation in self._armed or generation in self._captured:

@@ -1,0 +1,96 @@
+"""Memory that a hook makes anew each time it runs: what a graph must not read.
+
+A graph reads the addresses of its capture. Code before the replay that leaves its result in a new
+tensor leaves it elsewhere each time, and the replay goes on reading what the capture found: wrong,
+and silent. So the hook runs once more under a mode that notes what it allocates, and the capture
+runs under one that refuses to read it.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from warcore.device.operations import OperationMode, line_of_use
+from warcore.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class FreshMemory:
+    """The tensors that a run of `hook` allocated; kept, so that no other gets their addresses."""
+
+    def __init__(self, hook: Callable[[], None], name: str) -> None:
+        """Run `hook`, whose name is for messages."""
+        self._name = name
+        self._kept: dict[int, torch.Tensor] = {}
+        self._refuses = True
+        with _Noting(self._kept):
+            hook()
+
+    @contextmanager
+    def refused(self) -> Iterator[None]:
+        """DeviceError, with operation and line, if anything within reads one of them."""
+        with _Refusing(self._check):
+            yield
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Within `refused`: this part is no part of the graph, and may read them."""
+        self._refuses = False
+        try:
+            yield
+        finally:
+            self._refuses = True
+
+    def _check(self, func: Any, tensors: Iterator[torch.Tensor]) -> None:
+        if self._refuses and any(_memory(tensor) in self._kept for tensor in tensors):
+            raise DeviceError(
+                f"{func} in a graph reads a tensor that {self._name} makes anew each time: a "
+                f"replay would read that of the capture{line_of_use()}",
+                next="write the result in place, into memory from ctx.static",
+            )
+
+
+class _Noting(OperationMode):
+    """Keeps what operations allocate."""
+
+    def __init__(self, kept: dict[int, torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._kept = kept
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = {_memory(tensor) for tensor in _tensors((args, kwargs))}
+        for tensor in _tensors(out):
+            if _memory(tensor) not in given:
+                self._kept[_memory(tensor)] = tensor
+        return out
+
+
+class _Refusing(OperationMode):
+    """Shows each operation and its tensors to `check` before it runs."""
+
+    def __init__(self, check: Callable[[Any, Iterator[torch.Tensor]], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._check = check
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self._check(func, _tensors((args, kwargs)))
+        return func(*args, **(kwargs or {}))
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - two empty storages share address 0
