@@ -97,7 +97,11 @@ class AttentionBackend(ABC):
         self.ctx = ctx
 
     def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:  # noqa: B027
-        """Before the replay, once a step. Host work is allowed; may read `ctx.shared`."""
+        """Before the replay, once a step. Host work is allowed; may read `ctx.shared`.
+
+        What it leaves for the captured part goes into memory from `ctx.static`, in place: a replay
+        reads the addresses, and knows the Python values, of its capture.
+        """
 
     def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:  # noqa: B027
         """Recorded. No host sync, no data-dependent shape; may read `ctx.shared`.

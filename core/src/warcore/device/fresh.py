@@ -89,7 +89,10 @@ class _Refusing(OperationMode):
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+    """Those with memory of their own: an opaque one (packed weights) has none to look at."""
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            yield leaf
 
 
 def _memory(tensor: torch.Tensor) -> int:
