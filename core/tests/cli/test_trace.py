@@ -157,6 +157,13 @@ def test_coarse_steps_are_counted_with_the_remedy(trace):
     assert "  coarse in 5 decode steps: forced_coarse; to make it fine: --fence declared\n" in out
 
 
+def test_one_step_is_no_steps(trace):
+    out = trace("abc", "--fence", "coarse", "--max-new-tokens", "1").out
+    assert out.startswith("1 step: 1 extend; ")
+    assert "fence fine in 0 of 1 step\n" in out
+    assert "  coarse in 1 extend step: forced_coarse" in out
+
+
 def test_the_normal_loop_has_nothing_to_fence(trace):
     assert "no step was fenced" in trace("abc", "--loop", "normal", *SHORT).out
 
@@ -197,6 +204,9 @@ REFUSED = {
     "a folder that is not there": (("--out", "no/t.json"), "--out no/t.json: there is no folder"),
     "a folder in its place": (("--out", "."), "--out . is a folder"),
     "a device": (("--out", "/dev/null"), "--out /dev/null is no regular file"),
+    "the standard output": (("--out", "-"), "--out '-' names the standard output"),
+    "no name": (("--out", ""), "--out '' names no file"),
+    "no name for the page": (("--html", ""), "--html '' names no file"),
     "one file for both": (("--out", "t", "--html", "./t"), "--out and --html name one file"),
     "a name too long": (("--html", "x" * 300), "cannot be written: File name too long"),
     "no step": (("--max-steps", "0"), "--max-steps"),

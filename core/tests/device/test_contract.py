@@ -79,6 +79,7 @@ def test_streams_are_distinct_and_keep_their_name(device):
     one, other = device.stream("same"), device.stream("same")
     assert one is not other
     assert one.name == other.name == "same"
+    assert list(device.streams) == [one, other]
 
 
 # Events and tickets

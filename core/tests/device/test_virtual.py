@@ -28,6 +28,18 @@ def test_spend_charges_whoever_runs():
     assert (device.now, stream.clock, stream.busy) == (3, 8, 5)
 
 
+def test_a_function_that_takes_time_returns_what_it_did():
+    device = VirtualDevice()
+    seen = []
+
+    def asked(value):
+        seen.append(device.now)
+        return value + 1
+
+    assert device.taking(5, asked)(1) == 2
+    assert (seen, device.now) == ([0], 5)
+
+
 def test_work_starts_no_earlier_than_it_was_submitted():
     device = VirtualDevice({"forward": 10})
     stream = device.stream("forward")

@@ -24,7 +24,7 @@ EACH_STEP = [
     ("wait", "schedule"),
     ("forward", "forward"),
 ]
-METADATA, BODY = 40.0, 160.0
+METADATA, BODY, PREPARING = 40.0, 160.0, 60.0
 
 
 def traced(running, prompts=("abc", "de"), params=SHORT, **more):
@@ -155,7 +155,22 @@ def test_the_barrier_lasts_until_the_fence_that_it_waits_for(monkeypatch):
     waits = {s.step: s for s in of_kind(timeline, "wait", "schedule")}
     for step in timeline.steps:
         assert waits[step.number].end == step.fence_at
-        assert step.waited == waits[step.number].end - waits[step.number].begin
+
+
+@pytest.mark.parametrize(
+    ("fence", "waited"), [("declared", 0.0), ("coarse", METADATA + BODY - PREPARING)]
+)
+def test_a_write_waited_only_for_what_was_left_when_it_came(monkeypatch, fence, waited):
+    # Pages of one token: every step writes the table.
+    running = virtual(monkeypatch, fence=fence, page_size=1)
+    core, device = running._assembly.scheduler, running._assembly.device
+    # Longer than the reads of a forward, and shorter than the forward.
+    core.next_batch = device.taking(PREPARING, core.next_batch)
+    timeline, _ = traced(running, ["abc"])
+    # Behind the first step the pipeline fills; behind the last one nobody writes.
+    assert [step.waited for step in timeline.steps[1:-1]] == [waited * 1000] * 3
+    assert timeline.steps[-1].waited == 0
+    assert summary(timeline)["schedule_waited"] == sum(s.waited for s in timeline.steps) / 1e9
 
 
 def test_the_summary_adds_up_what_is_drawn(monkeypatch):
@@ -205,6 +220,12 @@ def test_only_the_last_steps_are_kept():
     assert [step.number for step in timeline.steps] == [4, 5]
     assert timeline.dropped == 3
     assert {s.step for s in timeline.slices} == {4, 5}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_lanes_stand_in_the_order_in_which_streams_were_made(host):
+    timeline, _ = traced(engine(host=host), max_steps=1)
+    assert timeline.lanes == (HOST, "schedule", "forward")
 
 
 def test_a_closed_recorder_leaves_nothing_behind():

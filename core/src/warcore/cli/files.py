@@ -27,6 +27,9 @@ class Target:
     @classmethod
     def of(cls, option: str, name: str) -> Target:
         """ConfigError if no file could be written there now; leaves nothing behind."""
+        if name in {"", "-"}:
+            what = "no file" if not name else "the standard output, which takes the summary"
+            raise ConfigError(f"{option} {name!r} names {what}", next=f"{option} FILE")
         try:
             target = cls(_real(option, Path(name)), option)
             target._part.touch(exist_ok=False)

@@ -98,11 +98,11 @@ def trace(
     from warcore.cli.loading import logs
 
     task = read_task(prompts, prompts_file, params, system=system, raw=raw)
-    targets = [Target.of("--out", out), *([Target.of("--html", html)] if html else [])]
-    distinct(targets)
-    page = targets[1] if html else None
+    target = Target.of("--out", out)
+    page = None if html is None else Target.of("--html", html)
+    distinct([target, page] if page else [target])
     with logs(shown=ctx.ensure_object(Session).debug):
-        code = _run(task, config, _Show(targets[0], page, max_steps, as_json, stats))
+        code = _run(task, config, _Show(target, page, max_steps, as_json, stats))
     if code:
         ctx.exit(code)
 
@@ -166,10 +166,10 @@ def _tell(timeline: Timeline, engine: Engine, show: _Show) -> None:
 def _sentences(facts: dict[str, Any]) -> Iterator[str]:
     """What the timeline shows, in a few lines."""
     modes = ", ".join(f"{count} {mode}" for mode, count in facts["modes"].items())
-    kept = f"{facts['steps']} steps"
+    kept = _steps(facts["steps"])
     if facts["dropped_steps"]:
         total = facts["steps"] + facts["dropped_steps"]
-        kept = f"the last {facts['steps']} of {total} steps (--max-steps N keeps more)"
+        kept = f"the last {facts['steps']} of {_steps(total)} (--max-steps N keeps more)"
     yield f"{kept}: {modes}; {facts['seconds']:.3f} s on {facts['device']}"
     period = facts["step_seconds"]
     often = f"a decode every {period * 1e3:.2f} ms, " if period else ""
@@ -180,10 +180,15 @@ def _sentences(facts: dict[str, Any]) -> Iterator[str]:
     if not facts["fenced_steps"]:
         yield "no step was fenced: none ran while another was prepared (--loop overlap)"
         return
-    yield f"fence fine in {facts['fine_steps']} of {facts['fenced_steps']} steps"
+    yield f"fence fine in {facts['fine_steps']} of {_steps(facts['fenced_steps'])}"
     for pair in facts["coarse"][:_MOST]:
         remedy = f"; to make it fine: {pair['next']}" if pair["next"] else ""
-        yield f"  coarse in {pair['count']} {pair['mode']} steps: {pair['reason']}{remedy}"
+        coarse = _steps(pair["count"], pair["mode"])
+        yield f"  coarse in {coarse}: {pair['reason']}{remedy}"
+
+
+def _steps(count: int, mode: str = "") -> str:
+    return " ".join(filter(None, (str(count), mode, "step" if count == 1 else "steps")))
 
 
 def _next(show: _Show, engine: Engine) -> Iterator[str]:

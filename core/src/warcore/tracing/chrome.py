@@ -68,7 +68,7 @@ def _slices(timeline: Timeline) -> Iterator[dict[str, Any]]:
     tids = _tids(timeline)
     steps = {step.number: step for step in timeline.steps}
     for each in timeline.slices:
-        step = steps.get(each.step)
+        step = steps[each.step]
         event = {
             "ph": "X",
             "name": title(each, step),
@@ -79,17 +79,17 @@ def _slices(timeline: Timeline) -> Iterator[dict[str, Any]]:
             "dur": (each.end - each.begin) / 1000,
             "args": _args(each, step),
         }
-        colour = _COLOURS.get(fence_word(step) if step and each.kind == "forward" else each.kind)
+        colour = _COLOURS.get(fence_word(step) if each.kind == "forward" else each.kind)
         if colour is not None:
             event["cname"] = colour
         yield event
 
 
-def _args(each: Slice, step: Step | None) -> dict[str, Any]:
+def _args(each: Slice, step: Step) -> dict[str, Any]:
     args: dict[str, Any] = {"step": each.step}
     if each.failed:
         args["failed"] = True
-    if step is None or each.inside or each.kind not in {"forward", "wait", "launch"}:
+    if each.inside or each.kind not in {"forward", "wait", "launch"}:
         return args
     args |= {"mode": step.mode, "requests": list(step.requests), "tokens": step.tokens}
     args |= {"fence": fence_word(step), "reason": step.fence}

@@ -44,7 +44,10 @@ class Clock(ABC):
 
     @abstractmethod
     def read(self, stamp: Stamp) -> int | None:
-        """When that was, in nanoseconds since a moment of the clock's own; None: nobody knows."""
+        """When that was, in nanoseconds since a moment of the clock's own; None: nobody knows.
+
+        A stamp that was never taken is None.
+        """
 
 
 class WallClock(Clock):
@@ -63,7 +66,7 @@ class WallClock(Clock):
         with suppress(DeviceError):
             self._device.synchronize()
 
-    def read(self, stamp: int) -> int:
+    def read(self, stamp: int | None) -> int | None:
         return stamp
 
 

@@ -39,6 +39,8 @@ class Work:
     """None: the host."""
     what: str
     """The function's name."""
+    submitted: Stamp
+    """When the host submitted it; of a call, its begin."""
     begin: Stamp = None
     end: Stamp = None
     failed: bool = False

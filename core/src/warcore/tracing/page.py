@@ -82,7 +82,7 @@ def _slices(timeline: Timeline, words: _Words) -> list[list[int]]:
         [
             lanes[s.lane],
             words.place(s.kind),
-            words.place(title(s, steps.get(s.step))),
+            words.place(title(s, steps[s.step])),
             s.begin,
             s.end - s.begin,
             s.step,

@@ -97,7 +97,7 @@ class Recorder:
         return read(
             list(self._sheets),
             self._clock,
-            device=self._device.name,
+            self._device,
             dropped=self._seen - len(self._sheets),
         )
 
@@ -107,7 +107,8 @@ class Recorder:
         """Work joins the step that the host is busy with; before the first there is none."""
         if self._sheets:
             # A pending names its function first, and forgets it once it has run.
-            work = Work(stream, repr(pending).partition(" on stream ")[0])
+            what = repr(pending).partition(" on stream ")[0]
+            work = Work(stream, what, self._clock.stamp(None))
             self._submitted[id(pending)] = work
             self._sheets[-1].works.append(work)
 
@@ -161,7 +162,8 @@ class Recorder:
 
     def _call(self, what: str, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """The value of the method; the call itself is the host's work."""
-        work = self._running[None] = Work(None, what, self._clock.stamp(None))
+        now = self._clock.stamp(None)
+        work = self._running[None] = Work(None, what, now, now)
         try:
             return method(*args, **named)
         except BaseException:

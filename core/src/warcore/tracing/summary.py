@@ -19,8 +19,8 @@ def summary(timeline: Timeline) -> dict[str, Any]:
     """Facts of the steps that were kept; times in seconds, shares from 0 to 1.
 
     forward_busy: the share of the time from the first forward to the last in which the forward
-    stream had work. host_waited: for results. schedule_waited: at barriers, on its own stream.
-    step_seconds: the median from the begin of one decode to the next.
+    stream had work. host_waited: for results. schedule_waited: how long writes that were submitted
+    already stood behind a fence. step_seconds: the median from the begin of one decode to the next.
     """
     steps = timeline.steps
     fenced = [step for step in steps if step.fence != "none"]

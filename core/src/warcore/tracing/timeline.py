@@ -24,6 +24,8 @@ class Slice:
     begin: int
     end: int
     step: int
+    submitted: int
+    """When the host submitted it; of what the host does, the begin."""
     inside: bool = False
     """Whether it is a part of another slice of its lane."""
     failed: bool = False
@@ -53,7 +55,7 @@ class Arrow:
     target: str
     end: int
     step: int
-    """Of the record."""
+    """Of the wait."""
 
 
 @attrs.frozen
@@ -76,7 +78,7 @@ class Step:
     fence_at: int | None
     """When the record was passed that its barrier waited for."""
     waited: int
-    """How long its barrier held up the schedule stream, in nanoseconds."""
+    """How long a write that was submitted already stood behind its barrier, in nanoseconds."""
 
 
 @attrs.frozen
@@ -86,6 +88,7 @@ class Timeline:
     device: str
     clock: str
     lanes: tuple[str, ...]
+    """The host, then the streams that did anything, in the order in which they were made."""
     slices: tuple[Slice, ...]
     """By lane and begin; a part comes after what it is a part of."""
     marks: tuple[Mark, ...]
@@ -107,11 +110,11 @@ _TITLES: Final = {
 }
 
 
-def title(each: Slice, step: Step | None) -> str:
-    """What a slice is called where it is drawn, with the number of its step."""
+def title(each: Slice, step: Step) -> str:
+    """What a slice of `step` is called where it is drawn."""
     if each.inside:
         return each.name
-    if each.kind == "forward" and step is not None:
+    if each.kind == "forward":
         how = "" if step.runs_as is None else f", {step.runs_as}"
         return f"{step.mode} {each.step} ({fence_word(step)}{how})"
     return f"{each.name if each.kind == 'work' else _TITLES.get(each.kind, each.kind)} {each.step}"
