@@ -180,6 +180,13 @@ def test_the_summary_adds_up_what_is_drawn(monkeypatch):
     assert facts["step_seconds"] == pytest.approx((METADATA + BODY) * 1e-6)
     assert (facts["fine_steps"], facts["fenced_steps"], facts["coarse"]) == (5, 5, [])
     assert facts["modes"] == {"extend": 1, "decode": 4}
+    assert facts["tables_held"] == pytest.approx(METADATA / (METADATA + BODY))
+
+
+@pytest.mark.parametrize(("how", "held"), [({"fence": "coarse"}, 1.0), ({"loop": "normal"}, None)])
+def test_a_coarse_fence_holds_the_tables_all_the_time_and_no_fence_never(monkeypatch, how, held):
+    timeline, _ = traced(virtual(monkeypatch, **how), ["abc"])
+    assert summary(timeline)["tables_held"] == pytest.approx(held, abs=1e-4)
 
 
 class Sparse(WallClock):

@@ -172,13 +172,13 @@ def _sentences(facts: dict[str, Any]) -> Iterator[str]:
         kept = f"the last {facts['steps']} of {_steps(total)} (--max-steps N keeps more)"
     yield f"{kept}: {modes}; {facts['seconds']:.3f} s on {facts['device']}"
     period = facts["step_seconds"]
-    often = f"a decode every {period * 1e3:.2f} ms, " if period else ""
+    often = f"{period * 1e3:.2f} ms for each decode step, " if period else ""
     yield (
         f"{often}forward stream busy {facts['forward_busy']:.1%}, host waiting for results "
         f"{facts['host_waited']:.1%}"
     )
     if not facts["fenced_steps"]:
-        yield "no step was fenced: none ran while another was prepared (--loop overlap)"
+        yield "no step was fenced: each was prepared after the one before had ended (--loop overlap)"
         return
     yield f"fence fine in {facts['fine_steps']} of {_steps(facts['fenced_steps'])}"
     for pair in facts["coarse"][:_MOST]:

@@ -20,7 +20,9 @@ def summary(timeline: Timeline) -> dict[str, Any]:
 
     forward_busy: the share of the time from the first forward to the last in which the forward
     stream had work. host_waited: for results. schedule_waited: how long writes that were submitted
-    already stood behind a fence. step_seconds: the median from the begin of one decode to the next.
+    already stood behind a fence: a host that is late has few of them. tables_held: the share of
+    the forwards' time in which no write was allowed, for whoever came; None without a fence.
+    step_seconds: the median from the begin of one decode to the next.
     """
     steps = timeline.steps
     fenced = [step for step in steps if step.fence != "none"]
@@ -40,11 +42,21 @@ def summary(timeline: Timeline) -> dict[str, Any]:
         "forward_busy": busy / span if span else 0.0,
         "host_waited": waits / timeline.end if timeline.end else 0.0,
         "schedule_waited": sum(step.waited for step in steps) / 1e9,
+        "tables_held": _held(steps),
         "step_seconds": _period(steps),
         "fenced_steps": len(fenced),
         "fine_steps": sum(fence_word(step) == "fine" for step in fenced),
         "coarse": _coarse(steps),
     }
+
+
+def _held(steps: tuple[Step, ...]) -> float | None:
+    held = total = 0
+    for step in steps:
+        if step.begin is not None and step.end is not None and step.fence_at is not None:
+            held += step.fence_at - step.begin
+            total += step.end - step.begin
+    return held / total if total else None
 
 
 def _period(steps: tuple[Step, ...]) -> float | None:

@@ -43,12 +43,12 @@ const plural = (count, one) => `${count.toLocaleString("en")} ${one}${count === 
 const MEANINGS = {
   prepare: "the host chooses the next batch",
   launch: "the host submits the step",
-  barrier: "the host orders later writes behind the fence",
+  barrier: "the host makes later writes wait for the fence",
   collect: "the host takes the results",
-  copy: "host values cross to the device",
-  write: "the shared tables are rewritten",
-  wait: "the schedule stream waits until the step's shared reads have ended",
-  forward: "the step runs",
+  copy: "values of the host are copied to the device",
+  write: "the shared tables are written",
+  wait: "the schedule stream waits for the step's fence",
+  forward: "the step runs: metadata, layers, sampling",
   phase: "a phase of the step",
   work: "other work of this stream",
 };

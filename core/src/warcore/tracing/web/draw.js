@@ -28,14 +28,17 @@ function drawAxis() {
   const gap = Math.max(1, [1, 2, 5, 10].map((n) => n * power).find((n) => n >= wish));
   const [unit, size] = gap < 1e3 && view.end < 1e5 ? ["ns", 1] : gap < 1e6 ? ["µs", 1e3] : gap < 1e9 ? ["ms", 1e6] : ["s", 1e9];
   pen.font = `11.5px ${face}`;
-  pen.textAlign = "left";
   pen.textBaseline = "middle";
   for (let t = Math.ceil(view.begin / gap) * gap; t <= view.end; t += gap) {
     const x = Math.round(toX(t)) + 0.5;
     pen.strokeStyle = colour.grid;
     pen.beginPath(); pen.moveTo(x, 6); pen.lineTo(x, height); pen.stroke();
     pen.fillStyle = colour.soft;
-    pen.fillText(`${(t / size).toLocaleString("en", { maximumFractionDigits: 3 })} ${unit}`, x + 5, 15);
+    const text = `${(t / size).toLocaleString("en", { maximumFractionDigits: 3 })} ${unit}`;
+    // At the right edge on the other side of its line.
+    const right = x + 5 + pen.measureText(text).width <= width;
+    pen.textAlign = right ? "left" : "right";
+    pen.fillText(text, right ? x + 5 : x - 5, 15);
   }
 }
 
@@ -166,7 +169,7 @@ function drawIdle(row) {
 function drawArrows() {
   const busy = focused();
   const near = arrows.filter((a) => shown[a.kind] && a.end >= view.begin && a.begin <= view.end);
-  // A thicket tells nothing: from far away only the arrows of one step are drawn.
+  // Too many tell nothing: from far away only the arrows of one step are drawn.
   const sparse = near.length <= (width - LEFT) / 7;
   for (const arrow of near) {
     const strong = busy !== null && arrow.step === busy;

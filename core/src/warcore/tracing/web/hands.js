@@ -88,7 +88,8 @@ function fit() {
   }
   lay();
   fillList();
-  redraw();
+  // At once: a new size empties a canvas, and this frame may be past its callbacks.
+  draw();
 }
 
 /** All of a short run; of a long one a few steps, where a reader can see what is what. */

@@ -17,7 +17,7 @@ function tipOfSlice(slice, x, y) {
   const meaning = waits ? "the host waits for the step's results" : MEANINGS[slice.kind] ?? slice.kind;
   const lines = [
     [`${time(slice.end - slice.begin)}, from ${time(slice.begin, 6)}`],
-    [`${meaning}; step ${slice.step}`],
+    [`Step ${slice.step}: ${meaning}`],
   ];
   if (step && !waits && ["forward", "wait", "launch"].includes(slice.kind)) {
     lines.push([sentence(step), "next"]);
@@ -28,19 +28,19 @@ function tipOfSlice(slice, x, y) {
 }
 
 function tipOfMark(mark, x, y) {
-  const does = mark.kind === "record" ? "is recorded" : "has been waited for";
+  const does = mark.kind === "record" ? "The stream passes the record" : "The wait for this record ends";
   const where = rows[mark.lane].name;
-  tip(`${mark.event} ${does}`, [
-    [`record ${mark.generation} of it, on the ${where}, at ${time(mark.at, 6)}`],
-    [`while step ${mark.step} was prepared or ran`],
+  tip(`${mark.event}, record ${mark.generation}`, [
+    [`${does} on the ${where}, at ${time(mark.at, 6)}`],
+    [`Step ${mark.step}`],
   ], x, y);
 }
 
 function sentence(step) {
-  if (step.fence === "fine") return "Fine fence: the next write waits for this step's shared reads only";
-  if (step.fence === "unfenced") return "No fence: nothing was prepared while this step ran";
+  if (step.fence === "fine") return "Fine fence: the next write waits only until this step has read the shared tables";
+  if (step.fence === "unfenced") return "No fence: the next step was not prepared before this one had ended";
   const why = `${step.reason}`;
-  return step.fence === "failed" ? `The step failed, so its fence is coarse (${why})` : `Coarse fence (${why}): the next write waits for the whole forward`;
+  return step.fence === "failed" ? `The step failed, so the next write waits for the whole forward (${why})` : `Coarse fence (${why}): the next write waits for the whole forward`;
 }
 
 function tellStep() {
@@ -57,8 +57,8 @@ function tellStep() {
   fact("Mode", step.runsAs ? `${step.mode}, ${step.runsAs}` : step.mode);
   fact("Size", `${plural(step.requests.length, "request")}, ${plural(step.tokens, "token")}`);
   if (step.begin !== null) fact("Forward", time(step.end - step.begin, 4));
-  if (step.fenceAt !== null && step.begin !== null) fact("Fence after", `${time(step.fenceAt - step.begin, 4)} (${percent((step.fenceAt - step.begin) / Math.max(step.end - step.begin, 1))} of it)`);
-  if (step.waited) fact("Write waited", time(step.waited, 4));
+  if (step.fenceAt !== null && step.begin !== null) fact("Fence passed after", `${time(step.fenceAt - step.begin, 4)} (${percent((step.fenceAt - step.begin) / Math.max(step.end - step.begin, 1))} of the forward)`);
+  if (step.waited) fact("Next write waited", time(step.waited, 4));
   fact("Reason", ["coarse", "failed"].includes(step.fence) ? step.reason : "");
   fact("Detail", step.detail);
   fact("Error", step.error);
@@ -72,12 +72,12 @@ function tellStep() {
 
 function tellRun(box) {
   const { fenced_steps: fenced, fine_steps: fine, coarse } = data.summary;
-  const head = element("h2", "Where the fences fell");
+  const head = element("h2", "Fences of this run");
   const said = !fenced
-    ? "No step was fenced: none ran while another was prepared."
+    ? "No step had a fence: each step was prepared after the one before had ended."
     : coarse.length
-      ? `${fine.toLocaleString("en")} of ${plural(fenced, "step")} had a fine fence. The others held up the next write for a whole forward:`
-      : `All ${plural(fenced, "step")} had a fine fence: each next write waited for shared reads only.`;
+      ? `${fine.toLocaleString("en")} of ${plural(fenced, "step")} had a fine fence. After the others the next write waited for the whole forward:`
+      : `All ${plural(fenced, "step")} had a fine fence: the next write waited only until the shared tables had been read.`;
   box.replaceChildren(head, element("p", said));
   for (const pair of coarse.slice(0, 20)) {
     const part = element("div", "", "pair");
@@ -90,7 +90,7 @@ function tellRun(box) {
     }
     box.append(part);
   }
-  box.append(element("p", "Choose a step in the list or in the timeline to see its fence."));
+  box.append(element("p", "Click a step in the list or in the timeline to see its fence."));
 }
 
 function tellFacts() {
@@ -99,10 +99,11 @@ function tellFacts() {
     ? `the last ${plural(summary.steps, "step")} of ${(summary.steps + summary.dropped_steps).toLocaleString("en")}`
     : plural(summary.steps, "step");
   const device = engine.host ? `${engine.device} (${engine.host})` : engine.device;
+  const runner = engine.graph_runner === "none" ? "no graph runner" : `graph runner ${engine.graph_runner}`;
   find("facts").textContent = [
-    engine.model, `backend ${engine.backend}`, engine.dtype, device, `${engine.loop} loop`, kept,
+    engine.model, `backend ${engine.backend}`, runner, engine.dtype, device, `${engine.loop} loop`, kept,
     time(total), `warcore ${warcore}`,
-  ].filter(Boolean).join(" · ");
+  ].filter(Boolean).join("\u00a0· ");
   document.title = `warcore trace: ${engine.model}`;
 }
 
@@ -129,8 +130,9 @@ function tellCards() {
   else card("Fine fences", "none", [], "no fences");
   card("Forward stream busy", percent(busy), [[busy, "accent"]]);
   card("Host waits for results", percent(waited), [[waited, "prepare"]]);
-  if (summary.step_seconds) card("A decode every", time(summary.step_seconds * 1e9));
-  if (summary.schedule_waited) card("Writes waited", time(summary.schedule_waited * 1e9), [], "in all");
+  if (summary.step_seconds) card("Time per decode step", time(summary.step_seconds * 1e9));
+  const held = summary.tables_held;
+  if (held !== null) card("Shared tables held", percent(held), [[held, "coarse"]], "of a forward");
 }
 
 function tellLegend() {
@@ -138,8 +140,8 @@ function tellLegend() {
   const stripes = "repeating-linear-gradient(135deg, var(--hatch) 0 1.5px, var(--panel) 1.5px 5px)";
   const kinds = new Set(slices.map((s) => s.kind)), fences = new Set(steps.map((s) => s.fence));
   const items = [
-    [fences.has("fine"), half("fine"), "fine fence: reads, then free to rewrite"],
-    [fences.has("coarse"), "var(--coarse)", "coarse fence: held to the end"],
+    [fences.has("fine"), half("fine"), "fine fence: full colour while shared tables are read"],
+    [fences.has("coarse"), "var(--coarse)", "coarse fence: full colour to the end"],
     [fences.has("failed"), "var(--failed)", "failed step"],
     [fences.has("unfenced"), "var(--unfenced-soft)", "no fence"],
     [kinds.has("write"), "var(--write)", "writes the shared tables"],
@@ -161,7 +163,7 @@ function tellLegend() {
 }
 
 function offerArrows() {
-  const names = { fence: "record → write", inputs: "inputs → forward", results: "results → host", event: "other events" };
+  const names = { fence: "fence → next write", inputs: "inputs → forward", results: "results → host", event: "other events" };
   const there = new Set(arrows.map((a) => a.kind));
   for (const [kind, text] of Object.entries(names)) {
     if (!there.has(kind)) continue;
