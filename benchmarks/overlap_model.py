@@ -60,7 +60,7 @@ from warcore.device.virtual import VirtualDevice
 from warcore.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 MODES: Final = {
     "normal": ("normal", "declared"),
@@ -141,7 +141,7 @@ def simulated(costs: Costs, mode: str, *, sync: bool) -> float:
     core = assembly.scheduler
     device.observers = Charges(device, costs, sync=sync)
     for name, us in (("next_batch", costs.pre), ("collect", costs.results)):
-        setattr(core, name, _charged(getattr(core, name), us, device))
+        setattr(core, name, device.taking(us, getattr(core, name)))
     params = SamplingParams(max_new_tokens=steps, ignore_eos=True)
     core.add(
         Request.new(0, None, [1], params, tokenizer=NullTokenizer(), max_context=2 * steps, seed=0)
@@ -196,17 +196,6 @@ class Charges:
     def recorded(self, stream: Any, ticket: Any) -> None: ...
     def waited(self, stream: Any, ticket: Any) -> None: ...
     def phase(self, stream: Any, name: str) -> None: ...
-
-
-def _charged(method: Callable[..., Any], us: float, device: VirtualDevice) -> Callable[..., Any]:
-    """`method`, which takes the host `us` microseconds once what it waits for is there."""
-
-    def charged(*args: Any) -> Any:
-        value = method(*args)
-        device.spend(us)
-        return value
-
-    return charged
 
 
 def compared(costs: Costs) -> Iterator[dict[str, Any]]:

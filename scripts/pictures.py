@@ -10,7 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from drawing import THEMES, Panel, picture
+from colours import THEMES
+from drawing import picture
+from panels import Panel
 from timeline import run
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs/pictures"

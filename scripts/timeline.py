@@ -16,8 +16,6 @@ from warcore.request import Request
 from warcore.tracing import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from warcore.tracing import Timeline
 
 HOST: Final = {"next_batch": 60.0, "collect": 20.0}
@@ -74,7 +72,7 @@ def run(fence: str, *, reads_late: bool = False, steps: int = 12) -> Timeline:
     assembly = assemble(config, device=device)
     core = assembly.scheduler
     for name, us in HOST.items():
-        setattr(core, name, _taking(us, getattr(core, name), device))
+        setattr(core, name, device.taking(us, getattr(core, name)))
     params = SamplingParams(max_new_tokens=steps, ignore_eos=True)
     tokenizer = assembly.model.tokenizer
     core.add(Request.new(0, None, [1, 2], params, tokenizer=tokenizer, max_context=64, seed=0))
@@ -84,14 +82,3 @@ def run(fence: str, *, reads_late: bool = False, steps: int = 12) -> Timeline:
         timeline = recorder.timeline()
     device.close()
     return timeline
-
-
-def _taking(us: float, method: Callable[..., Any], device: VirtualDevice) -> Callable[..., Any]:
-    """`method`, which takes the host `us` microseconds once what it waits for is there."""
-
-    def taking(*args: Any) -> Any:
-        value = method(*args)
-        device.spend(us)
-        return value
-
-    return taking
