@@ -13,14 +13,26 @@ from __future__ import annotations
 import random
 import sys
 from functools import cache
+from unittest import mock
 
 import pytest
 import torch
 
+import warcore_backend_torch_native.backend
 from warcore import Engine, EngineConfig, SamplingParams
 
 QUICK, ALL = 300, 5000
 LONGEST_PROMPT, LONGEST_ANSWER = 40, 24
+TINY = {
+    "model": "random:tiny",
+    "dtype": "float64",
+    "context_length": LONGEST_PROMPT + LONGEST_ANSWER + 1,
+}
+
+
+def short_lengths():
+    """Captured lengths that these sequences cross: 16, 32, 64 in place of 128 at least."""
+    return mock.patch.object(warcore_backend_torch_native.backend, "SMALLEST", 16)
 
 
 def options(draw):
@@ -51,14 +63,17 @@ def graphs(draw, chosen):
     runner = draw.choice(["none", "full", "full", "breakable"])
     if runner == "none":
         return {"graph_runner": runner}
-    sizes, chunk = range(1, chosen["max_running_requests"] + 1), chosen["prefill_chunk"]
-    prefills = [tokens for tokens in (1, 3, 8, 16, 32) if tokens <= chunk]
+    # Each request that decodes holds a page.
+    most = min(chosen["max_running_requests"], chosen["kv_pages"])
+    sizes = sorted(draw.sample(range(1, most + 1), draw.randint(1, min(3, most))))
+    prefills = [tokens for tokens in (1, 3, 8, 16, 32) if tokens <= chosen["prefill_chunk"]]
     return {
         "graph_runner": runner,
-        "graph_buckets": sorted(draw.sample(sizes, draw.randint(1, min(3, len(sizes))))),
+        "graph_buckets": sizes,
         "graph_prefill_buckets": draw.choice(
             [None, sorted(draw.sample(prefills, draw.randint(1, len(prefills))))]
         ),
+        "graph_positions": draw.choice([None, None, 32 * sizes[0]]),
     }
 
 
@@ -136,7 +151,7 @@ def run(seed):
     draw = random.Random(seed)
     config = options(draw)
     requests = [request(draw) for _ in range(draw.randint(2, 8))]
-    with Engine(EngineConfig(model="random:tiny", dtype="float64", **config)) as engine:
+    with short_lengths(), Engine(EngineConfig(**TINY, **config)) as engine:
         outputs = drive(engine, requests)
         engine.step()  # collect what was still in flight
         scheduler = engine._assembly.scheduler
@@ -167,20 +182,22 @@ def test_more_workloads(seed):
 
 def test_the_workloads_retract_abort_stop_mix_and_replay():
     """A draw that never meets the hard cases would prove nothing."""
-    seen = {"retracts": 0, "mixed": 0, "coarse": 0, "fine": 0, "replays": 0, "eager": 0}
+    seen = dict.fromkeys(["retracts", "mixed", "coarse", "fine", "replays", "eager", "lengths"], 0)
     reasons = set()
     for seed in range(60):
         draw = random.Random(seed)
         config = options(draw)
         requests = [request(draw) for _ in range(draw.randint(2, 8))]
         config["host"] = "inline"
-        with Engine(EngineConfig(model="random:tiny", dtype="float64", **config)) as engine:
+        with short_lengths(), Engine(EngineConfig(**TINY, **config)) as engine:
             reasons |= {output.finish_reason for output in drive(engine, requests).values()}
             stats = engine.stats()
         seen["retracts"] += stats["retracts"]
         replays = stats["graphs"]["replays"] if stats["graphs"] else 0
         seen["replays"] += replays
         seen["eager"] += bool(replays) and stats["steps"] > replays
+        named = [*config.get("graph_buckets", ()), *(config.get("graph_prefill_buckets") or ())]
+        seen["lengths"] += bool(replays) and stats["graphs"]["captures"] > 2 * len(named)
         for fence in stats["fences"]:
             seen["mixed"] += fence["mode"] == "mixed"
             seen["fine" if fence["reason"] == "fine" else "coarse"] += fence["count"]

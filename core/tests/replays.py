@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 
+import attrs
 import pytest
 import torch
 from parts import TABLES, Logging, LoggingDevice, LoggingFence, batch_of, capture, runner_of
@@ -233,3 +234,45 @@ def check_position(kind, row, mode, lack):
         replay.result()
         write.result()
         assert passed == PLACES[SharedReadEnds[row["expect"]]]
+
+
+# ---- prefills ------------------------------------------------------------------------------------
+
+
+def prefill(tokens):
+    batch = batch_of(ForwardMode.EXTEND, tokens=tokens)
+    return attrs.evolve(batch, logits_at=batch.q_start[1:].long() - 1)
+
+
+def check_prefill_bucket(kind, row):
+    """Which bucket a prefill of one request takes."""
+    buckets = [Bucket(ForwardMode.EXTEND, 1, tokens, 64) for tokens in row["buckets"]]
+    with LoggingDevice([]) as device:
+        runner = runner_of(device, Gated(SharedReadEnds.PRE_REPLAY, Gate()), model=Attending())
+        capture(device, device.stream("forward"), runner, reversed(buckets), kind)
+        chosen = runner.captures.bucket_for(prefill(row["tokens"]))
+    assert ("eager" if chosen is None else chosen.tokens) == row["expect"]
+
+
+def check_prefill_gates(kind):
+    """The gates see the live batch and the padded count, and publish before the replay."""
+    log, seen = [], []
+
+    class Sees(Gated):
+        def prepare_prefill_shared_read_snapshot(self, forward_batch, num_qo_tokens):
+            self.log.append("snapshot")
+            seen.append((forward_batch, num_qo_tokens))
+
+    batch = prefill(3)
+    with LoggingDevice(log) as device:
+        backend = Sees(SharedReadEnds.PRE_REPLAY, Gate(), log)
+        runner = runner_of(device, backend, model=Attending())
+        stream = device.stream("forward")
+        capture(device, stream, runner, [Bucket(ForwardMode.EXTEND, 1, 5, 64)], logged(kind, log))
+        log.clear()
+        fence = LoggingFence(device, batch.mode)
+        fence.own(runner)
+        runner.lend(fence)
+        stream.submit(runner.execute, batch).result()
+    assert log == ["out_graph", "snapshot", "Event", "record", "offer", "replay"]
+    assert seen == [(batch, 5)]

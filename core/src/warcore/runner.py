@@ -64,6 +64,7 @@ class ModelRunner:
     def execute(self, batch: ForwardBatch) -> Output:
         """Run one phase on the current stream: replayed if a captured step holds it, else eagerly.
 
+        The output of a replay lies in static memory, which the next replay may write over.
         WiringError if another phase has settled this launch's fence: this one would read shared
         buffers that the next step may have rewritten.
         """

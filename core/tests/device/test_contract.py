@@ -454,6 +454,18 @@ def test_a_wait_within_a_capture_is_refused(graphs):
         stream.submit(graphs.graph().capture, lambda: stream.wait(ticket)).result()
 
 
+class Silent:
+    """An observer that looks away."""
+
+    def submitted(self, stream, pending): ...
+    def started(self, stream, pending): ...
+    def finished(self, stream, pending): ...
+    def joined(self, pending): ...
+    def recorded(self, stream, ticket): ...
+    def waited(self, stream, ticket): ...
+    def phase(self, stream, name): ...
+
+
 def marked(markers):
     """A stream, and a graph with one marker."""
     stream, graph, marker = markers.stream("forward"), markers.graph(), markers.event(external=True)
@@ -501,6 +513,51 @@ def test_disarming_passes_the_tickets_of_a_replay_that_failed_or_never_came(mark
     assert other.submit(lambda: "after").result() == "after"
     again = stream.submit(lambda: (marker.rearm(), graph.replay())[0]).result()
     again.synchronize()
+
+
+def test_disarming_tells_whether_there_was_a_ticket(markers):
+    stream, graph, marker, _ = marked(markers)
+    told = stream.submit(
+        lambda: [
+            marker.disarm(),
+            (marker.rearm(), marker.disarm())[1],
+            marker.disarm(),
+            (marker.rearm(), graph.replay(), marker.disarm())[2],
+        ]
+    ).result()
+    assert told == [False, True, False, False]
+
+
+def test_a_graph_holds_an_event_once(markers):
+    stream, graph, marker = markers.stream("forward"), markers.graph(), markers.event(external=True)
+
+    def body():
+        marker.record()
+        value = torch.ones(3, device=markers.torch_device) + 1
+        marker.record()
+        return value
+
+    with pytest.raises(DeviceError, match="is in this graph already"):
+        stream.submit(graph.capture, body).result()
+
+
+def test_each_ticket_is_passed_once(markers):
+    """And those of steps long past are forgotten, however many there were."""
+    stream, graph, marker, _ = marked(markers)
+    seen = []
+
+    class Watching(Silent):
+        def recorded(self, stream, ticket):
+            if ticket.event is marker:
+                seen.append(ticket.generation)
+
+    markers.observers = Watching()
+    tickets = [
+        stream.submit(lambda: (marker.rearm(), graph.replay())[0]).result() for _ in range(4)
+    ]
+    markers.synchronize()
+    markers.observers = None
+    assert seen == [ticket.generation for ticket in tickets]
 
 
 def test_disarming_belongs_in_submitted_work_and_without_tickets_does_nothing(markers):

@@ -191,6 +191,14 @@ def test_a_replay_over_memory_that_was_replaced_is_refused(inline, change):
         replay().result()
 
 
+def test_a_weight_that_is_given_other_memory_is_missed_behind_a_view_of_it_too(inline):
+    weight, x = torch.ones(3, 3), torch.ones(2, 3)
+    _, _, replay = capture(inline, lambda: torch.nn.functional.linear(x, weight))
+    rebind(weight)
+    with pytest.raises(DeviceError, match="was given other memory"):
+        replay().result()
+
+
 def test_memory_that_was_freed_within_the_capture_is_refused_there(inline):
     x = torch.ones(3)
 

@@ -23,7 +23,10 @@ from replays import (
     bucket_of,
     check_order,
     check_position,
+    check_prefill_bucket,
+    check_prefill_gates,
     logged,
+    prefill,
 )
 from toys import Replaying
 
@@ -47,43 +50,25 @@ def test_the_fence_is_reached_where_the_reads_end(row, mode, lack):
 # ---- prefills ------------------------------------------------------------------------------------
 
 
-def prefill(tokens):
-    batch = batch_of(ForwardMode.EXTEND, tokens=tokens)
-    return attrs.evolve(batch, logits_at=batch.q_start[1:].long() - 1)
-
-
 @pytest.mark.parametrize("row", TABLES["prefill_buckets"], ids=named)
 def test_a_prefill_is_replayed_unless_most_of_it_were_padding(row):
-    buckets = [Bucket(ForwardMode.EXTEND, 1, tokens, 64) for tokens in row["buckets"]]
-    with LoggingDevice([]) as device:
-        runner = runner_of(device, Gated(SharedReadEnds.PRE_REPLAY, Gate()), model=Attending())
-        capture(device, device.stream("forward"), runner, reversed(buckets), Replaying)
-        chosen = runner.captures.bucket_for(prefill(row["tokens"]))
-    assert ("eager" if chosen is None else chosen.tokens) == row["expect"]
+    check_prefill_bucket(Replaying, row)
 
 
 def test_the_gates_of_a_replayed_prefill_come_before_the_replay_and_count_its_padding():
-    log, seen = [], []
+    check_prefill_gates(Replaying)
 
-    class Sees(Gated):
-        def prepare_prefill_shared_read_snapshot(self, forward_batch, num_qo_tokens):
-            self.log.append("snapshot")
-            seen.append((forward_batch, num_qo_tokens))
 
-    batch = prefill(3)
-    with LoggingDevice(log) as device:
-        backend = Sees(SharedReadEnds.PRE_REPLAY, Gate(), log)
-        runner = runner_of(device, backend, model=Attending())
-        stream = device.stream("forward")
-        bucket = Bucket(ForwardMode.EXTEND, 1, 5, 64)
-        capture(device, stream, runner, [bucket], logged(Replaying, log))
-        log.clear()
-        fence = LoggingFence(device, batch.mode)
-        fence.own(runner)
-        runner.lend(fence)
-        stream.submit(runner.execute, batch).result()
-    assert log == ["out_graph", "snapshot", "Event", "record", "offer", "replay"]
-    assert seen == [(batch, 5)]
+def test_a_step_that_asks_for_other_logits_than_its_capture_gives_runs_eagerly():
+    buckets = [Bucket(ForwardMode.EXTEND, 1, 4, 64), bucket_of(ForwardMode.DECODE)]
+    with LoggingDevice([]) as device:
+        runner = runner_of(device, Gated(SharedReadEnds.PRE_REPLAY, Gate()), model=Attending())
+        capture(device, device.stream("forward"), runner, buckets, Replaying)
+        chosen, decode = runner.captures.bucket_for, batch_of(ForwardMode.DECODE)
+        assert chosen(prefill(4)) is not None
+        assert chosen(attrs.evolve(prefill(4), logits_at=None)) is None
+        assert chosen(decode) is not None
+        assert chosen(attrs.evolve(decode, logits_at=torch.zeros(1, dtype=torch.int64))) is None
 
 
 # ---- step after step -----------------------------------------------------------------------------

@@ -346,6 +346,23 @@ def test_a_marker_that_is_not_in_the_capture_is_refused(host, kind):
     assert "return None from marker" in raised.value.next
 
 
+def test_a_marker_that_is_recorded_a_second_time_is_refused(host):
+    class Early(Replaying):
+        """The first of two would pass the ticket before the in-graph metadata have read."""
+
+        def capture(self, bucket, view):
+            graph = self.ctx.graph()
+
+            def body():
+                self.ctx.marker.record()
+                return self.ctx.step(view, self.ctx.marker)
+
+            self.captured[bucket] = graph, graph.capture(body)
+
+    with pytest.raises(WiringError, match="is in this graph already"):
+        engine(host=host, backend=Inside, graph_runner=Early)
+
+
 class Rebinding(RowMajor):
     """Leaves what it gathers in a new tensor each time."""
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import attrs
 
+from warcore.errors import DeviceError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -111,6 +113,17 @@ class Event(ABC):
     @abstractmethod
     def generation(self) -> int:
         """The newest generation handed out; 0 before the first record."""
+
+
+def recorded_twice(event: Event) -> DeviceError:
+    """What a graph says that holds `event` already.
+
+    The first of two places would pass the ticket, and what it is waited for may come later.
+    """
+    return DeviceError(
+        f"{event!r} is in this graph already: a replay would pass its ticket at the first place",
+        next="record an event once in a graph; a graph runner hands ctx.marker to ctx.step only",
+    )
 
 
 class Stream(ABC):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 import torch
 
-from warcore.device.base import Graph
+from warcore.device.base import Graph, recorded_twice
 from warcore.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -133,7 +133,10 @@ class CudaGraph(Graph):
             part(stream)
 
     def add_marker(self, event: CudaEvent) -> None:
-        """During capture: each launch of this section records `event` anew."""
+        """During capture: each launch of this section records `event` anew. DeviceError twice."""
+        parts = [part for part in self._parts if isinstance(part, _Section)]
+        if event in self._markers or any(event in part.markers for part in parts):
+            raise recorded_twice(event)
         self._markers.append(event)
 
     def _begin(self) -> None:

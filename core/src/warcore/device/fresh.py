@@ -4,6 +4,9 @@ A graph reads the addresses of its capture. Code before the replay that leaves i
 tensor leaves it elsewhere each time, and the replay goes on reading what the capture found: wrong,
 and silent. So the hook runs once more under a mode that notes what it allocates, and the capture
 runs under one that refuses to read it.
+
+What it cannot see: two buffers of one's own that take turns, memory that is reached without an ATen
+call, and Python numbers that the captured code looked at.
 """
 
 from __future__ import annotations

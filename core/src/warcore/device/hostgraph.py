@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from warcore.device.base import Graph
+from warcore.device.base import Graph, recorded_twice
 from warcore.device.hostprogram import joined, singly
 from warcore.device.hostrecorder import NoHostReads, Recorder
 from warcore.errors import DeviceError
@@ -41,6 +41,7 @@ class HostGraph(Graph):
         self._recorder = Recorder(self, pool)
         self._captured = False
         self._stream: Stream | None = None
+        self._markers: list[HostEvent | VirtualEvent] = []
 
     def __len__(self) -> int:
         """How many things a replay does."""
@@ -127,7 +128,10 @@ class HostGraph(Graph):
         self._recorder.nodes.append(step)
 
     def add_marker(self, event: HostEvent | VirtualEvent) -> None:
-        """During capture: a replay passes `event` here."""
+        """During capture: a replay passes `event` here. DeviceError for a second time."""
+        if event in self._markers:
+            raise recorded_twice(event)
+        self._markers.append(event)
 
         def passed() -> None:
             assert self._stream is not None

@@ -107,6 +107,8 @@ class Recorder(OperationMode):
         if why is not None:
             raise _refusal(func, why)
         if hostcalls.returns_what_it_got(func):
+            # A view goes on showing the old memory when its base is given other.
+            self._aliases_of((args, kwargs))
             out = func(*args, **kwargs)
             if func._schema.is_mutable:  # noqa: SLF001 - no public form
                 self._add(Call(func, args, kwargs))
