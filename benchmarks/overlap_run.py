@@ -5,9 +5,10 @@ are written every 16th step only, and a mean counts that.
 
     D, W     from the start to the end of the work: by the clock on a host device; by timing events
              on CUDA, where D holds the gaps in which the device waits for the next kernel
-    reads    from the start of a forward to the read-done record; D where no such record was seen
+    reads    from the start of a forward until its fence was passed; D in the normal loop
     H_*      by a clock that stands still while the host's own thread runs a stream's work (inline).
-             On CUDA launching kernels is work of the host, and part of H_post
+             On CUDA launching kernels is work of the host, and part of H_post, and so is recording
+             the timing events of `warcore.tracing`
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from measure import token_ids
 from overlap_model import MODES, Costs, predicted
-from overlap_watch import Watch
 
 from warcore import EngineConfig, SamplingParams
 from warcore.assembly import assemble
 from warcore.request import Request
+from warcore.tracing import Recorder
+from warcore.tracing.timeline import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from overlap_watch import Step
+    from collections.abc import Sequence
 
     from warcore.assembly import Assembly
+    from warcore.tracing import Timeline
+    from warcore.tracing.timeline import Slice
 
 FIRST, LAST, PROMPT = 4, 3, 16
 """Steps at both ends of a round that are not counted: the prefill, and the pipeline filling and
@@ -82,9 +84,6 @@ def measure(given: Any) -> list[dict[str, object]]:
 def serve(assembly: Assembly, requests: int, new_tokens: int) -> Measured:
     """Serve `requests` at once, from the prefill to the last token, and watch."""
     core, device = assembly.scheduler, assembly.device
-    launch, collect = core.launch, core.collect
-    watch = device.observers = Watch(device)
-    watch.wrap(core)
     params = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
     for number, prompt in enumerate(token_ids(0, [PROMPT] * requests, 256)):
         context, tokenizer = assembly.limits.max_context, assembly.model.tokenizer
@@ -93,52 +92,79 @@ def serve(assembly: Assembly, requests: int, new_tokens: int) -> Measured:
                 number, None, prompt, params, tokenizer=tokenizer, max_context=context, seed=number
             )
         )
-    while core.has_work:
-        watch.begin()
-        assembly.loop(core)
-        watch.end()
-    device.synchronize()
-    device.observers = None
-    core.launch, core.collect = launch, collect  # type: ignore[method-assign]
+    with Recorder(device, core, max_steps=2 * new_tokens + requests) as recorder:
+        while core.has_work:
+            assembly.loop(core)
+        timeline = recorder.timeline()
     failed = [request.error for request in core.news if request.error is not None]
     core.news.clear()
     if failed:
         raise failed[0]
-    return _means(watch, device.name == "cuda")
+    return _means(timeline, inline=getattr(device, "mode", None) == "inline")
 
 
-def _means(watch: Watch, cuda: bool) -> Measured:
-    counted = range(FIRST, len(watch.steps) - LAST)
-    steps = [watch.steps[number] for number in counted]
-    for step in steps:
-        step.written = step.written or step.launched
-
-    def between(start: Any, end: Any) -> float:
-        return start.elapsed_time(end) * 1e3 if cuda else (end - start) * 1e6
-
-    forwards, writes = [], 0.0
-    for number, stream, start, end, records in watch.work:
-        if number in counted and stream == "forward":
-            # The last record is that the forward is done; one before it, that its reads are.
-            reads = records[0] if len(records) > 1 else end
-            forwards.append((between(start, end), between(start, reads)))
-        elif number in counted:
-            writes += between(start, end)
-    of = _mean_of(steps)
+def _means(timeline: Timeline, *, inline: bool) -> Measured:
+    steps = timeline.steps[FIRST:-LAST]
+    numbers = {step.number for step in steps}
+    works = [s for s in timeline.slices if s.lane != HOST and not s.inside]
+    writes = [s for s in works if s.step in numbers and s.kind in {"copy", "write"}]
+    written: dict[int, int] = {}
+    for each in writes:
+        written[each.step] = max(written.get(each.step, 0), each.submitted)
+    iterations = [
+        _iteration(calls, written, works if inline else ())
+        for calls in _iterations(timeline)
+        if any(call.step in numbers for call in calls if call.kind == "launch")
+    ]
+    pre, post, results, waiting = (fmean(part) / 1e3 for part in zip(*iterations, strict=True))
+    forwards = [(step.begin or 0, step.fence_at or step.end or 0, step.end or 0) for step in steps]
     costs = Costs(
-        device=fmean(device for device, _ in forwards),
-        writes=writes / len(steps),
-        reads=fmean(reads for _, reads in forwards),
-        pre=of(lambda step: step.written - step.begun),
-        post=of(lambda step: step.launched - step.written),
-        results=of(lambda step: step.collecting - step.launched + step.ended - step.waited),
+        device=fmean(end - begin for begin, _, end in forwards) / 1e3,
+        writes=sum(s.end - s.begin for s in writes) / len(steps) / 1e3,
+        reads=fmean(fence - begin for begin, fence, _ in forwards) / 1e3,
+        pre=pre,
+        post=post,
+        results=results,
     )
-    wall = watch.steps[counted.stop].wall - steps[0].wall
-    return Measured(costs, of(lambda step: step.waited - step.collecting), wall / len(steps) * 1e6)
+    begins = [calls[0].begin for calls in _iterations(timeline)]
+    wall = begins[FIRST + len(steps)] - begins[FIRST]
+    return Measured(costs, waiting, wall / len(steps) / 1e3)
 
 
-def _mean_of(steps: list[Step]) -> Callable[[Callable[[Step], float]], float]:
-    return lambda part: fmean(part(step) for step in steps) * 1e6
+def _iterations(timeline: Timeline) -> list[list[Slice]]:
+    """What the host did, by iterations of the loop; each begins with choosing a batch."""
+    found: list[list[Slice]] = []
+    for each in timeline.slices:
+        if each.lane == HOST and each.kind == "prepare":
+            found.append([])
+        if each.lane == HOST:
+            found[-1].append(each)
+    return found
+
+
+def _iteration(
+    calls: Sequence[Slice], written: dict[int, int], away: Sequence[Slice]
+) -> tuple[int, int, int, int]:
+    """(H_pre, H_post, H_res, the wait for results) of one iteration, in nanoseconds.
+
+    written: when the last write of each step was submitted. away: works that ran on the host's own
+    thread, in which its clock stands still.
+    """
+
+    def spent(begin: int, end: int) -> int:
+        within = (min(end, s.end) - max(begin, s.begin) for s in away)
+        return end - begin - sum(part for part in within if part > 0)
+
+    of = {call.kind: call for call in calls}
+    launch, collect = of["launch"], of["collect"]
+    submitted = written.get(launch.step, launch.end)
+    waited = of["wait"].end if "wait" in of else collect.begin
+    return (
+        spent(calls[0].begin, submitted),
+        spent(submitted, launch.end),
+        spent(launch.end, collect.begin) + spent(waited, collect.end),
+        spent(collect.begin, waited),
+    )
 
 
 def _row(mode: str, rounds: list[Measured]) -> dict[str, object]:
