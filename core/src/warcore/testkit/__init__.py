@@ -1,0 +1,1 @@
+"""The contract test kit: runs a plugin, and proves or refutes what it declares."""
