@@ -178,7 +178,7 @@ def _sentences(facts: dict[str, Any]) -> Iterator[str]:
         f"{facts['host_waited']:.1%}"
     )
     if not facts["fenced_steps"]:
-        yield "no step was fenced: each was prepared after the one before had ended (--loop overlap)"
+        yield "no step was fenced: each was prepared after the one before ended (--loop overlap)"
         return
     yield f"fence fine in {facts['fine_steps']} of {_steps(facts['fenced_steps'])}"
     for pair in facts["coarse"][:_MOST]:
