@@ -48,22 +48,22 @@ def small(**config):
     return EngineConfig(model="smollm2", dtype="float32", **{**sizes, **config})
 
 
-def answers(together, config):
-    """The output of every golden prompt; all in one batch, or one prompt at a time."""
+def answers(together, config, most):
+    """The output of every golden prompt, up to `most` tokens; in one batch, or one at a time."""
     with Engine(small(**config)) as e:
         prompts = [case["prompt"] for case in CASES]
-        params = [SamplingParams(max_new_tokens=len(case["output_ids"])) for case in CASES]
+        params = [SamplingParams(max_new_tokens=len(case["output_ids"][:most])) for case in CASES]
         if together:
             return e.generate(prompts, params)
         return [e.generate(p, one)[0] for p, one in zip(prompts, params, strict=True)]
 
 
-def check(row):
+def check(row, most=None):
     together, config = settings(row)
-    for case, output in zip(CASES, answers(together, config), strict=True):
+    for case, output in zip(CASES, answers(together, config, most), strict=True):
         assert output.error is None
         assert output.prompt_ids == case["prompt_ids"]
-        assert output.output_ids == case["output_ids"], case["prompt"]
+        assert output.output_ids == case["output_ids"][:most], case["prompt"]
 
 
 def test_the_rows_cover_every_pair_of_levels():
@@ -74,11 +74,11 @@ def test_the_rows_cover_every_pair_of_levels():
 
 @pytest.mark.parametrize("row", PAIRWISE, ids=str)
 def test_golden_tokens(row):
-    check(row)
+    check(row, most=24)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", [row for row in PRODUCT if row not in PAIRWISE], ids=str)
+@pytest.mark.parametrize("row", PRODUCT, ids=str)
 def test_golden_tokens_in_every_combination(row):
     check(row)
 
