@@ -14,16 +14,20 @@ import pytest
 from warcore.registry import ALLOWLIST
 
 GATE = """
+import os
+import signal
 import sys
 calls = 0
 
 class Gated(ToyModel):
     def forward(self, *args):
-        # The fourth step waits until the other end closes the standard input.
+        # The fourth step waits until the other end closes the standard input. Then it may be
+        # asked to press Ctrl-C again and again, and never to end.
         global calls
         calls += 1
-        if calls == 4:
-            sys.stdin.read()
+        if calls == 4 and sys.stdin.read() == "press":
+            while True:
+                os.kill(os.getpid(), signal.SIGINT)
         return super().forward(*args)
 
 class GatedToy(Toy):
@@ -45,8 +49,8 @@ def start(toy_site):
     path = os.pathsep.join([str(toy_site.path), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "PYTHONPATH": path, ALLOWLIST: "toy,gated,toy-rows"}
 
-    def run(*args, **streams):
-        command = [sys.executable, "-m", "warcore", "generate", "--model", "gated"]
+    def run(*args, command="generate", **streams):
+        command = [sys.executable, "-m", "warcore", command, "--model", "gated"]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         return subprocess.Popen(
             [*command, "--dtype", "float64", *args], **pipes | streams, env=env, text=True
@@ -93,6 +97,15 @@ class TestInterrupt:
         code, _, err = generate("abc", "def")
         assert (code, err) == (130, "interrupted\n")
 
+    def test_an_error_that_native_code_made_of_a_press_is_a_press(
+        self, generate, toys, monkeypatch
+    ):
+        def load(ref, ctx):
+            raise SystemError("a result with an exception set") from KeyboardInterrupt()
+
+        monkeypatch.setattr(toys.Toy, "load", load)
+        assert generate("abc") == (130, "", "interrupted\n")
+
     def test_the_handler_of_before_is_back_afterwards(self, generate, press):
         press(6)
         generate("abc")
@@ -116,6 +129,52 @@ class TestInterrupt:
         assert process.returncode == 130
         assert 1 <= len((first + out).rstrip("\n")) <= 4
         assert err == "interrupted: 0 of 1 finished, 1 cut short\n"
+
+    @pytest.mark.parametrize("host", ["inline", "threads"])
+    @pytest.mark.parametrize("command", ["generate", "trace"])
+    def test_a_second_press_ends_a_process_whose_step_does_not_end(
+        self, start, command, host, tmp_path
+    ):
+        out = ("--out", str(tmp_path / "t.json")) if command == "trace" else ()
+        process = start("abc", *out, "--host", host, command=command)
+        _, err = process.communicate("press")
+        assert (process.returncode, err) == (130, "interrupted\n")
+
+    def test_what_was_printed_before_the_second_press_is_there(self, start):
+        process = start("abc")
+        out, _ = process.communicate("press")
+        assert 1 <= len(out) <= 4
+
+    def test_a_bar_that_a_second_press_ends_leaves_the_cursor(self, start):
+        bar, theirs = pty.openpty()
+        process = start("abc", "de", stderr=theirs)
+        os.close(theirs)
+        process.stdin.write("press")
+        process.stdin.close()
+        shown = _read_all(bar)
+        assert process.wait() == 130
+        process.stdout.close()
+        assert shown.endswith("\x1b[?25hinterrupted\r\n")
+
+    @pytest.mark.parametrize("host", ["inline", "threads"])
+    def test_presses_while_a_command_ends_leave_its_code(self, start, host):
+        process = start("abc", "--host", host, "--max-new-tokens", "3", stdin=subprocess.DEVNULL)
+        process.stdout.read(1)
+        code = presses_until_it_ends(process)
+        _, err = process.communicate()
+        assert code in {0, 130, -signal.SIGINT}
+        assert "Traceback" not in err
+        assert "terminate" not in err
+
+
+def presses_until_it_ends(process):
+    """Ctrl-C as fast as a hand that has lost patience; the exit code."""
+    while True:
+        process.send_signal(signal.SIGINT)
+        try:
+            return process.wait(0.01)
+        except subprocess.TimeoutExpired:
+            continue
 
 
 def test_a_closed_pipe_is_silent(start):

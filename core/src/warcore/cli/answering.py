@@ -6,11 +6,12 @@ import logging
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
+from warcore.cli import interrupts
 from warcore.cli.output import progress
 from warcore.cli.prompts import check_text, read_prompts
 from warcore.errors import RequestError
@@ -54,30 +55,40 @@ def read_task(
 
 
 class Interrupt:
-    """Ctrl-C as a wish: the first press sets `pressed`, the second raises KeyboardInterrupt.
+    """Ctrl-C as a wish: the first press sets `pressed`, the second ends the command at once.
 
-    A context manager. It leaves SIGINT alone where somebody else has taken it (a shell that
-    started the command in the background ignores it) and off the main thread.
+    That raises KeyboardInterrupt, or ends the process if it is the command's own. A context
+    manager. It leaves SIGINT alone where somebody else has taken it (a shell that started the
+    command in the background ignores it) and off the main thread.
     """
 
     def __init__(self) -> None:
         self.pressed = False
         self._mine = False
+        self._before: Any = None
 
     def __enter__(self) -> Self:
         main = threading.current_thread() is threading.main_thread()
-        self._mine = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        self._before = signal.getsignal(signal.SIGINT)
+        self._mine = main and self._before in _SECOND
         if self._mine:
             signal.signal(signal.SIGINT, self._press)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._mine:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._mine and not self.pressed:
+            signal.signal(signal.SIGINT, self._before)
 
     def _press(self, _: int, __: FrameType | None) -> None:
         self.pressed = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _SECOND[self._before])
+
+
+_SECOND: dict[Any, Any] = {
+    signal.default_int_handler: signal.default_int_handler,
+    interrupts.press: interrupts.leave_at_once,
+}
+"""Who hears the second press, by who would have heard the first."""
 
 
 def stream_one(engine: Engine, task: Task, interrupt: Interrupt) -> list[RequestOutput]:

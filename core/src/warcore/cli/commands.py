@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import click
 
 from warcore import __version__
+from warcore.cli import interrupts
+from warcore.cli.interrupts import INTERRUPTED
 from warcore.cli.output import Session, debug_option
 from warcore.cli.streams import standard_streams
 from warcore.errors import ConfigError, WarcoreError
@@ -36,8 +38,8 @@ COMMANDS: Final = {
     ),
 }
 
-USAGE, DEFECT, INTERRUPTED, CLOSED_PIPE = 2, 1, 130, 141
-"""Exit codes. The last two are those of a process that SIGINT or SIGPIPE ended."""
+USAGE, DEFECT, CLOSED_PIPE = 2, 1, 141
+"""Exit codes. The last is that of a process which SIGPIPE ended."""
 
 
 class _Lazy(click.Group):
@@ -82,9 +84,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     An error that a person can mend is one to three lines on stderr and exit code 2; a defect is
     one line and exit code 1; both come with their traceback under --debug. A closed pipe is
     silent. Ctrl-C gives one line and exit code 130.
+
+    argv: None for what this process was started with. Then Ctrl-C ends the process here, and a
+    second press at once.
     """
     with standard_streams():
-        return _guarded(list(sys.argv[1:] if argv is None else argv), Session())
+        if argv is not None:
+            return _guarded(list(argv), Session())
+        interrupts.take()
+        code = _guarded(sys.argv[1:], Session())
+        interrupts.end(code)
+        return code
 
 
 def _guarded(args: list[str], session: Session) -> int:
@@ -98,15 +108,16 @@ def _guarded(args: list[str], session: Session) -> int:
 
         return _fail(session, told(error, session.command), USAGE)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
-    except WarcoreError as error:
-        return _fail(session, error, USAGE)
-    except Exception as error:  # noqa: BLE001 - whatever else escapes is our defect, told as such
-        what = f"defect in warcore: {type(error).__name__}: {error}"
-        remedy = "run it again with --debug and report what it shows"
-        return _fail(session, WarcoreError(what, next=remedy), DEFECT)
+        return _interrupted()
+    except Exception as error:  # noqa: BLE001 - whatever escapes is told, and the code says so
+        return _failed(session, error)
     return code
+
+
+def _interrupted() -> int:
+    interrupts.told()
+    click.echo("interrupted", err=True)
+    return INTERRUPTED
 
 
 def _run(args: list[str], session: Session) -> int:
@@ -119,6 +130,17 @@ def _run(args: list[str], session: Session) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     return 0
+
+
+def _failed(session: Session, error: Exception) -> int:
+    """Tell what a command raised; what is no WarcoreError is our defect, told as such."""
+    if interrupts.caused(error):
+        return _interrupted()
+    if isinstance(error, WarcoreError):
+        return _fail(session, error, USAGE)
+    what = f"defect in warcore: {type(error).__name__}: {error}"
+    remedy = "run it again with --debug and report what it shows"
+    return _fail(session, WarcoreError(what, next=remedy), DEFECT)
 
 
 def _fail(session: Session, error: WarcoreError, code: int) -> int:
