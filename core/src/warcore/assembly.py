@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from warcore.capturing import capture_all
 from warcore.device import EventRing, open_device
 from warcore.errors import blame
 from warcore.hooks import read_engine_scope, read_scope
+from warcore.kinds import refuse_what_cannot_be_captured, what_is_captured
 from warcore.launcher import Launcher
 from warcore.memory import kv_pool, plan_memory
 from warcore.model import ModelContext
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from warcore.scope import EngineScope, Scope
     from warcore.spec import SpecAlgorithm
     from warcore.wiring import Choices
+
+log = logging.getLogger("warcore.assembly")
 
 
 @attrs.frozen(eq=False)
@@ -151,7 +155,7 @@ def wire(
     )
     kv = kv_pool(choices, limits.pages if runs else 0)
     backend = _make_backend(choices, device, forward, shared, limits, kv=kv)
-    return Wired(
+    wired = Wired(
         device=device,
         choices=choices,
         limits=limits,
@@ -163,6 +167,11 @@ def wire(
         engine_scope=read_engine_scope(algorithm, stagers),
         buckets=_buckets(config, choices, limits, backend),
     )
+    refuse_what_cannot_be_captured(config, wired)
+    if choices.graph_runner is not None and not wired.buckets:
+        lost = what_is_captured(config, wired)
+        log.info("every step runs eagerly: %s. Next: %s", lost.why, lost.next)
+    return wired
 
 
 def _buckets(

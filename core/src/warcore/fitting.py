@@ -72,9 +72,10 @@ def choose_graph_runner(
     spec: AttentionSpec,
     *,
     graphs: bool,
-) -> Fit | None:
+) -> tuple[Fit | None, tuple[str, ...]]:
     """The named graph runner, or else the fitting one of the highest rank; None: no graphs.
 
+    With a line for each that could not serve, if none was named and it is not switched off.
     graphs: whether the device has them. WiringError if one was named and it has not.
     """
 
@@ -84,7 +85,7 @@ def choose_graph_runner(
 
     wanted = config.graph_runner
     if wanted == "none" or (wanted is None and not graphs):
-        return None
+        return None, ()
     if not graphs:
         name = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", wanted)
         raise WiringError(
@@ -92,11 +93,12 @@ def choose_graph_runner(
             next="--graph-runner none",
         )
     if wanted is not None:
-        return _named("graph_runner", wanted, records, judge)
-    able, unable = _fitting("graph_runner", records, judge)
+        return _named("graph_runner", wanted, records, judge), ()
+    on = [record for record in records if record.state != "disabled"]
+    able, unable = _fitting("graph_runner", on, judge)
     for line in unable:
         log.info("graph runner %s", line)
-    return _best("graph_runner", able) if able else None
+    return _best("graph_runner", able) if able else None, tuple(unable)
 
 
 def _named(kind: Kind, wanted: Any, records: Sequence[PluginRecord], judge: Judge) -> Fit:

@@ -70,7 +70,7 @@ class PlannedFence:
     detail: str = ""
     """Who or what the reason is about, in words."""
     next: str | None = None
-    """What would let the fence fall earlier; None if nothing would."""
+    """What would let the fence fall earlier; None if it is fine or decided per batch."""
 
     @property
     def recorded(self) -> str:

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
+from warcore.backend import AttentionBackend
 from warcore.batch import Bucket
-from warcore.contract import ForwardMode, GraphKind
+from warcore.buckets import HOST_POSITIONS, plan_buckets
+from warcore.contract import ForwardMode
+from warcore.errors import ConfigError
 from warcore.graphs import PADDING, GraphRunner
 from warcore.inputs import blank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from warcore.assembly import Wired
     from warcore.config import EngineConfig
@@ -32,18 +35,122 @@ class StepKind:
     """Which batches of this mode run so, in words."""
 
 
-def what_is_captured(config: EngineConfig, wired: Wired) -> str:
+@attrs.frozen
+class PlannedGraphs:
+    """How many steps are captured at start, and why no more are."""
+
+    runner: str | None
+    """The graph runner; None: every step runs eagerly."""
+    captures: int
+    """How many steps it captures."""
+    why: str | None
+    """Why nothing or not everything is captured, and who else could not serve; None: no reason."""
+    next: str | None = None
+    """What would change that; None if it is as it was asked for."""
+
+
+def what_is_captured(config: EngineConfig, wired: Wired) -> PlannedGraphs:
     """What is captured, or why nothing is."""
     choices, count = wired.choices, len(wired.buckets)
-    if choices.graph is not GraphKind.NONE:
-        if not count:
-            return f"none: of what may run, {choices.graph_runner_name} captures nothing"
-        return f"{choices.graph_runner_name} captures {count} step{'s' if count > 1 else ''}"
-    if config.graph_runner == "none":
-        return "none, by --graph-runner none"
-    if not wired.device.supports_graphs:
-        return f"none: this device ({choices.spec.device}) has none"
-    return "none: no graph runner that can serve is installed (warcore list-plugins)"
+    others = "; ".join(choices.unable_graph_runners)
+    listing = "warcore list-plugins --kind graph_runner"
+    if choices.graph_runner is None:
+        if config.graph_runner == "none":
+            return PlannedGraphs(None, 0, "switched off by --graph-runner none")
+        if not wired.device.supports_graphs:
+            return PlannedGraphs(None, 0, f"this device ({choices.spec.device}) has none")
+        none = f"none can serve: {others}" if others else "none is installed and switched on"
+        return PlannedGraphs(None, 0, none, listing)
+    if not count:
+        decodes = _captures(wired, ForwardMode.DECODE) or not _captures(wired, ForwardMode.EXTEND)
+        mode = ForwardMode.DECODE if decodes else ForwardMode.EXTEND
+        cause, remedy = _why_uncaptured(mode, config, wired)
+        reasons = [cause, *choices.unable_graph_runners]
+        return PlannedGraphs(choices.graph_runner_name, 0, "; ".join(reasons), remedy)
+    long = (
+        f"a step runs eagerly if it attends to more than {_most_positions(config)} positions, over "
+        "all its requests (--graph-positions N)"
+    )
+    left_out = len(_of_any_length(config, wired, choices.graph_runner.modes)) > count
+    reasons = [*([long] if left_out else []), *choices.unable_graph_runners]
+    why = "; ".join(reasons) or None
+    return PlannedGraphs(choices.graph_runner_name, count, why, listing if others else None)
+
+
+def refuse_what_cannot_be_captured(config: EngineConfig, wired: Wired) -> None:
+    """ConfigError, with the cause, if sizes of captures were named and none of them is captured."""
+    for option, mode, sizes in (
+        ("--graph-buckets", ForwardMode.DECODE, config.graph_buckets),
+        ("--graph-prefill-buckets", ForwardMode.EXTEND, config.graph_prefill_buckets),
+    ):
+        if sizes and not any(bucket.mode is mode for bucket in wired.buckets):
+            cause, remedy = _why_uncaptured(mode, config, wired)
+            text = ",".join(map(str, sizes))
+            raise ConfigError(f"{option} {text} captures nothing: {cause}", next=remedy)
+
+
+def _why_uncaptured(mode: ForwardMode, config: EngineConfig, wired: Wired) -> tuple[str, str]:
+    """Why no step of `mode` is captured, and what would change that."""
+    choices, limits = wired.choices, wired.limits
+    if not _captures(wired, mode):
+        what = f"{choices.graph_runner_name} captures no {mode.value} steps"
+        return what, "warcore list-plugins --kind graph_runner"
+    sizes = config.graph_prefill_buckets if mode.is_prefill else config.graph_buckets
+    if found := _of_any_length(config, wired, frozenset({mode})):
+        least = min(found, key=lambda bucket: (_positions(bucket), bucket.tokens))
+        return _too_long(least, config, wired, named=bool(sizes))
+    everything = _everything(config, wired)
+    if plan_buckets(everything, limits, frozenset({mode}), lambda _: 0, choices.spec.device):
+        cause = f"backend:{choices.backend_name} wants every {mode.value} step to run eagerly"
+        return cause, "return a number from its graph_key, or name another --backend"
+    if sizes:
+        cause = f"{_requests(limits.max_running)} of {limits.longest} tokens have no room for them"
+        return cause, "smaller buckets"
+    cause = f"{choices.graph_runner_name} captures only prefills, and none where no size is named"
+    return cause, "--graph-prefill-buckets N,N"
+
+
+def _too_long(least: Bucket, config: EngineConfig, wired: Wired, *, named: bool) -> tuple[str, str]:
+    """Even the step that attends to the fewest positions attends to too many."""
+    prefill = least.mode.is_prefill
+    what = (
+        f"a prefill of {least.tokens} tokens" if prefill else f"a step of {_requests(least.rows)}"
+    )
+    count, most = _positions(least), _most_positions(config)
+    remedies = [f"--graph-positions {count}"]
+    if named and least.rows > 1:
+        remedies.append("smaller buckets")
+    if wired.choices.backend.graph_key is AttentionBackend.graph_key:
+        remedies.append("give the backend a graph_key")
+    return f"{what} attends to {count} positions, more than {most}", ", or ".join(remedies)
+
+
+def _of_any_length(
+    config: EngineConfig, wired: Wired, modes: frozenset[ForwardMode]
+) -> Sequence[Bucket]:
+    """What would be captured if a step could attend to any number of positions."""
+    device, key = wired.choices.spec.device, wired.backend.graph_key
+    return plan_buckets(_everything(config, wired), wired.limits, modes, key, device)
+
+
+def _everything(config: EngineConfig, wired: Wired) -> EngineConfig:
+    """`config`, with as many positions as there can be."""
+    limits = wired.limits
+    return attrs.evolve(config, graph_positions=limits.max_running * limits.longest)
+
+
+def _captures(wired: Wired, mode: ForwardMode) -> bool:
+    runner = wired.choices.graph_runner
+    return runner is not None and mode in runner.modes
+
+
+def _positions(bucket: Bucket) -> int:
+    return bucket.rows * bucket.max_seq_len
+
+
+def _most_positions(config: EngineConfig) -> int:
+    """Beyond this nothing is captured, where something was left out for its positions."""
+    return config.graph_positions or HOST_POSITIONS
 
 
 def kinds_of_step(wired: Wired) -> Iterator[StepKind]:

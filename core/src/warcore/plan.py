@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from warcore.contract import ForwardMode, SharedReadEnds
     from warcore.device import Device
     from warcore.forecast import PlannedFence
+    from warcore.kinds import PlannedGraphs
     from warcore.spec import SpecAlgorithm
 
 
@@ -39,8 +40,8 @@ class FencePlan:
 
     engine: dict[str, Any]
     """What the engine is made of, as `Engine.describe` gives it."""
-    graphs: str
-    """What is captured, or why every step runs eagerly."""
+    graphs: PlannedGraphs
+    """What is captured, and why no more is."""
     steps: tuple[PlannedFence, ...]
     votes: tuple[ReaderVotes, ...]
     stagers: tuple[str, ...]
@@ -48,7 +49,7 @@ class FencePlan:
 
     @property
     def finer(self) -> tuple[PlannedFence, ...]:
-        """The steps whose fence could fall earlier."""
+        """The steps whose fence something that can be named would let fall earlier."""
         return tuple(step for step in self.steps if step.next is not None)
 
     @classmethod

@@ -46,6 +46,8 @@ class Choices:
     graph_runner_name: str
     graph_runner_options: object
     spec: AttentionSpec
+    unable_graph_runners: tuple[str, ...] = ()
+    """A line for each that could not serve, with its cause, where none was named."""
 
     @property
     def graph(self) -> GraphKind:
@@ -89,7 +91,14 @@ def choose(config: EngineConfig, device: Device) -> Choices:
 
     backend = choose_backend(config, records, spec_for)
     backend_options = _options(backend.name, backend.cls, given)
-    runner = choose_graph_runner(config, records, backend.spec, graphs=device.supports_graphs)
+    runner, unable = choose_graph_runner(
+        config, records, backend.spec, graphs=device.supports_graphs
+    )
+    if runner is not None and not runner.cls.modes:
+        raise WiringError(
+            f"graph_runner:{runner.name} names no kind of step that it captures: `modes` is empty",
+            next="modes = frozenset({ForwardMode.DECODE}) in its class, or --graph-runner none",
+        )
     runner_options = None if runner is None else _options(runner.name, runner.cls, given)
     if runner is None and (config.graph_buckets or config.graph_prefill_buckets):
         raise ConfigError(
@@ -109,6 +118,7 @@ def choose(config: EngineConfig, device: Device) -> Choices:
         graph_runner_name="none" if runner is None else runner.name,
         graph_runner_options=runner_options,
         spec=backend.spec,
+        unable_graph_runners=unable,
     )
 
 
