@@ -33,6 +33,13 @@ def toy_site(site, monkeypatch):
 
 
 @pytest.fixture
+def graphs(toy_site, monkeypatch):
+    """Install the toy graph runner too, which an engine then chooses by itself."""
+    toy_site.add("toy-graphs", {"graph_runner": {"toy-graphs": f"{MODULE}:Replaying"}})
+    monkeypatch.setenv(ALLOWLIST, "toy,toy-rows,toy-graphs")
+
+
+@pytest.fixture
 def toys(toy_site):
     """The module of the toy plugins, as the engine imports it."""
     return importlib.import_module(MODULE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import sys
 
 import pytest
@@ -231,6 +232,17 @@ class TestStats:
         assert lines[3].split()[:3] == ["decode", "fine", "5"]
         assert lines[4].split()[:3] == ["extend", "fine", "1"]
         assert lines[5].startswith("6 steps, 6 tokens in ")
+
+    def test_one_of_a_thing_is_not_many(self, generate, graphs):
+        counts = generate("hi", "--stats", "--max-new-tokens", "1").out.splitlines()[-1]
+        assert counts.startswith("1 step, 1 token in ")
+        assert re.search(r"; 0 replayed, from 1 capture that keeps \d+ kB$", counts)
+
+    def test_captures_that_were_lost_are_not_passed_over(self, generate, graphs):
+        out = generate("hi", "--stats", "--graph-positions", "1", *SHORT).out
+        assert out.endswith(
+            "none replayed, because nothing is captured (`warcore plan` says why)\n"
+        )
 
     def test_a_coarse_fence_has_what_would_make_it_fine(self, generate):
         out = generate("hi", "--stats", "--fence", "coarse", *SHORT).out

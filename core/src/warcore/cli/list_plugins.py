@@ -10,7 +10,7 @@ import attrs
 import click
 
 from warcore import __version__
-from warcore.cli.output import console, debug_option, print_json, progress
+from warcore.cli.output import aligned, console, counted, debug_option, print_json, progress
 from warcore.cli.usage import OneOf
 from warcore.probe import Probe, probe, timeout
 from warcore.records import KINDS, PluginRecord
@@ -104,12 +104,11 @@ def _document(rows: Sequence[Probe], *, loading: bool) -> dict[str, object]:
 def _print(rows: Sequence[Probe], *, loading: bool) -> None:
     screen = console()
     head = ("KIND", "NAME", "DISTRIBUTION", "STATE", *(("IMPORT", "CLASS") if loading else ()))
-    table = [_cells(row, loading=loading) for row in rows]
-    widths = [max(map(len, column)) for column in zip(head, *table, strict=True)]
-    screen.print(_line(head, widths), style="bold", soft_wrap=True)
-    for row, cells in zip(rows, table, strict=True):
+    first, *lines = aligned([head, *(_cells(row, loading=loading) for row in rows)])
+    screen.print(first, style="bold", soft_wrap=True)
+    for row, line in zip(rows, lines, strict=True):
         record = row.record
-        screen.print(_line(cells, widths), style=_STYLES.get(record.state, "red"), soft_wrap=True)
+        screen.print(line, style=_STYLES.get(record.state, "red"), soft_wrap=True)
         if record.needs_attention:
             screen.print(f"    {record.cause}\n    Next: {record.next}", soft_wrap=True)
     screen.print(f"\n{_footer(rows, loading=loading)}", soft_wrap=True)
@@ -130,14 +129,10 @@ def _cells(row: Probe, *, loading: bool) -> tuple[str, ...]:
     return (*cells, seconds, row.cls or "")
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip()
-
-
 def _footer(rows: Sequence[Probe], *, loading: bool) -> str:
     counts = Counter(row.record.state for row in rows)
     states = ", ".join(f"{n} {state}" for state, n in sorted(counts.items()))
-    text = f"{len(rows)} plugin{'' if len(rows) == 1 else 's'}: {states}. "
+    text = f"{counted(len(rows), 'plugin')}: {states}. "
     if loading:
         tried = sum(row.tried for row in rows)
         text += f"{tried} imported, each in a process of its own."

@@ -22,15 +22,12 @@ if TYPE_CHECKING:
 def open_engine(config: EngineConfig, prompts: int) -> Engine:
     """Wire, load and capture, with a progress bar on a terminal. The caller closes the engine.
 
-    prompts: how many will be answered. No more can run at once, so where nobody asked for other
-    sizes, no more rows, pages and captures are made than they need.
+    prompts: how many will be answered; see `cut_to`.
     WarcoreError with the remedy if something is not there or does not fit, torch included.
     """
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-    if not _asked_for("max_running_requests") and not _asked_for("graph_buckets"):
-        rows = min(config.max_running_requests, prompts)
-        config = attrs.evolve(config, max_running_requests=rows)
+    config = cut_to(config, prompts)
     texts = {"weights": f"loading {config.model}", "graphs": "capturing graphs"}
     text = TextColumn("{task.description}", markup=False)
     with progress(text, BarColumn(), TimeElapsedColumn()) as bar:
@@ -44,6 +41,17 @@ def open_engine(config: EngineConfig, prompts: int) -> Engine:
             from warcore.engine import Engine
 
             return Engine(config, progress=show)
+
+
+def cut_to(config: EngineConfig, prompts: int) -> EngineConfig:
+    """`config` for so many prompts.
+
+    No more can run at once, so where the running command got no other sizes, no more rows, pages
+    and captures are made than they need.
+    """
+    if _asked_for("max_running_requests") or _asked_for("graph_buckets"):
+        return config
+    return attrs.evolve(config, max_running_requests=min(config.max_running_requests, prompts))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import attrs
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
     from rich.progress import Progress
@@ -74,6 +74,27 @@ def progress(*columns: Any) -> Progress:
     # Some versions of rich end even a disabled bar with an empty line.
     screen.quiet = not screen.is_terminal
     return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
+
+
+def aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """The rows of a table as lines, every column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def size(count: int) -> str:
+    """So many bytes: kB below 1 MB, one decimal below 10 MB."""
+    if count < 999_500:
+        return f"{count / 1e3:.0f} kB"
+    return f"{count / 1e6:.{1 if count < 9_950_000 else 0}f} MB"
 
 
 def print_json(value: object) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from warcore import __version__
-from warcore.cli.output import Session, console, debug_option, print_json
-from warcore.cli.prompts import prompt_options
+from warcore.cli.output import Session, aligned, console, counted, debug_option, print_json
+from warcore.cli.prompts import prompt_options, read_prompts
 from warcore.cli.sections import Sectioned, option
 from warcore.cli.settings import engine_options, sampling_options
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from warcore.config import EngineConfig
     from warcore.contract import ForwardMode
     from warcore.forecast import PlannedFence
+    from warcore.kinds import PlannedGraphs
     from warcore.plan import FencePlan
 
 SCHEMA = 1
@@ -48,16 +49,26 @@ _WIDTH = 100
 @debug_option
 @click.pass_context
 def plan(
-    ctx: click.Context, /, *, config: EngineConfig, votes: bool, as_json: bool, **_: object
+    ctx: click.Context,
+    /,
+    *,
+    prompts: tuple[str, ...],
+    prompts_file: str | None,
+    config: EngineConfig,
+    votes: bool,
+    as_json: bool,
+    **_: object,
 ) -> None:
     """Show where the fence of each kind of step will fall, and what would make it finer.
 
-    Loads no weights and captures nothing. Takes every option of `warcore generate`, prompts too:
-    put `plan` in the place of `generate`. Exit code: 0 if there is a plan, however coarse; 2 if
-    such an engine could not start.
+    Loads no weights and captures nothing. Put `plan` in the place of `generate`: it takes the same
+    options, and if there are prompts, the engine is as large as `generate` makes it for so many.
+    Exit code: 0 if there is a plan, however coarse; 2 if such an engine could not start.
     """
-    from warcore.cli.loading import logs, torch_needed
+    from warcore.cli.loading import cut_to, logs, torch_needed
 
+    if prompts or prompts_file is not None:
+        config = cut_to(config, len(read_prompts(prompts, prompts_file)))
     with logs(shown=ctx.ensure_object(Session).debug), torch_needed("planning"):
         from warcore.plan import FencePlan
 
@@ -79,7 +90,7 @@ def document(made: FencePlan) -> dict[str, Any]:
         "schema": SCHEMA,
         "warcore": __version__,
         "engine": made.engine,
-        "graphs": made.graphs,
+        "graphs": attrs.asdict(made.graphs),
         "steps": [_step(step) for step in made.steps],
         "votes": [
             {
@@ -117,15 +128,28 @@ def _print(made: FencePlan, *, votes: bool) -> None:
     screen, of = console(), made.engine
     host = f" (--host {of['host']})" if of["host"] else ""
     title = f"{of['model']} with {of['backend']} on {of['device']}{host}, {of['loop']} loop"
-    screen.print(f"{title}\nGraphs: {made.graphs}\n", soft_wrap=True)
-    head, *rows = _aligned([_HEAD, *map(_cells, made.steps)])
+    width = min(screen.width, _WIDTH)
+    for line in (title, *_graphs(made.graphs, width), ""):
+        screen.print(line, soft_wrap=True)
+    head, *rows = aligned([_HEAD, *map(_cells, made.steps)])
     screen.print(head, style="bold", soft_wrap=True)
     for line, step in zip(rows, made.steps, strict=True):
         screen.print(line, style=_STYLES.get(step.fence), soft_wrap=True)
-    width = min(screen.width, _WIDTH)
-    paragraphs = (_notes(made, width), ["", *_legend(width), ""], _finer(made, width))
-    for line in chain(*paragraphs, _votes(made) if votes else ()):
+    below = (*_notes(made, width), "", *_legend(width), "", *_finer(made, width))
+    for line in (*below, *(_votes(made) if votes else ())):
         screen.print(line, soft_wrap=True)
+
+
+def _graphs(graphs: PlannedGraphs, width: int) -> Iterator[str]:
+    """How many steps are captured, why no more, and what would change it."""
+    if graphs.captures:
+        yield f"Graphs: {graphs.runner} captures {counted(graphs.captures, 'step')}"
+        if graphs.why:
+            yield _folded("", graphs.why, width)
+    else:
+        yield _filled(f"Graphs: none: {graphs.why}", width, below=6)
+    if graphs.next:
+        yield f"    Next: {graphs.next}"
 
 
 def _cells(step: PlannedFence) -> tuple[str, ...]:
@@ -147,12 +171,16 @@ def _notes(made: FencePlan, width: int) -> Iterator[str]:
 def _legend(width: int) -> Iterator[str]:
     column = max(map(len, _LEGEND)) + 2
     for term, text in _LEGEND.items():
-        yield fill(f"{term:{column}}{text}", width, subsequent_indent=" " * column)
+        yield _filled(f"{term:{column}}{text}", width, below=column)
 
 
 def _finer(made: FencePlan, width: int) -> Iterator[str]:
     """What would let a fence fall earlier, and the command, on a line of its own to be copied."""
-    yield "Finer:" if made.finer else "Finer: nothing would let a fence fall earlier."
+    if not made.finer:
+        open_ = any(step.fence != "fine" for step in made.steps)
+        yield f"Finer: every fence is fine{', or decided per batch' if open_ else ''}."
+        return
+    yield "Finer:"
     for detail, steps in _alike(made.finer):
         yield _folded(f"{_which(steps, made)}: ", detail, width)
         yield f"    Next: {steps[0].next}"
@@ -166,7 +194,7 @@ def _votes(made: FencePlan) -> Iterator[str]:
         ends = (reader.ends.get(mode) for reader in made.votes)
         table.append((_word(mode), *("-" if end is None else end.name for end in ends)))
     table.append(("snapshot", *("per batch" if reader.snapshot else "no" for reader in made.votes)))
-    yield from ("", *_aligned(table))
+    yield from ("", *aligned(table))
     yield f"stagers: {', '.join(made.stagers) or 'none'}"
 
 
@@ -192,16 +220,13 @@ def _which(steps: Sequence[PlannedFence], made: FencePlan) -> str:
 
 
 def _folded(who: str, text: str, width: int) -> str:
-    return fill(f"{who}{text}", width, initial_indent="    ", subsequent_indent="      ")
+    return _filled(f"    {who}{text}", width, below=6)
+
+
+def _filled(text: str, width: int, *, below: int) -> str:
+    """`text` in lines, those from the second on indented; no option is broken at its hyphens."""
+    return fill(text, width, subsequent_indent=" " * below, break_on_hyphens=False)
 
 
 def _word(mode: ForwardMode) -> str:
     return mode.value.replace("_", " ")
-
-
-def _aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from warcore.cli.output import console
+from warcore.cli import interrupts
+from warcore.cli.output import aligned, console, counted, size
 from warcore.fence import NEXT_STEP, FenceReason
 
 if TYPE_CHECKING:
@@ -57,12 +58,12 @@ def print_texts(outputs: Sequence[RequestOutput]) -> None:
 def conclude(outputs: Sequence[RequestOutput], *, interrupted: bool) -> int:
     """Tell what failed; the exit code of a command that asked for all of these answers."""
     from warcore.cli.answering import refused
-    from warcore.cli.commands import INTERRUPTED, USAGE
+    from warcore.cli.commands import USAGE
 
     print_errors(outputs)
     if interrupted:
         print_interrupted(outputs)
-        return INTERRUPTED
+        return interrupts.INTERRUPTED
     if all(refused(output) for output in outputs):
         return USAGE
     return FAILED if any(output.error for output in outputs) else 0
@@ -75,12 +76,12 @@ def print_errors(outputs: Sequence[RequestOutput]) -> None:
         if output.error:
             failed.setdefault(output.error, []).append(output.index + 1)
     for error, numbers in islice(failed.items(), _MOST):
-        plural = "s" if len(numbers) > 1 else ""
+        plural = "" if len(numbers) == 1 else "s"
         which = f"prompt{plural} {_ranges(numbers)}: " if len(outputs) > 1 else ""
         click.echo(f"error: {which}{error}", err=True)
     rest = [len(numbers) for numbers in islice(failed.values(), _MOST, None)]
     if rest:
-        text = f"{sum(rest)} more prompts failed in {len(rest)} other ways"
+        text = f"{counted(sum(rest), 'more prompt')} failed in {counted(len(rest), 'other way')}"
         click.echo(f"error: {text}\nNext: --json has the error of each prompt", err=True)
 
 
@@ -88,6 +89,7 @@ def print_interrupted(outputs: Sequence[RequestOutput]) -> None:
     """What Ctrl-C left, on stderr."""
     cut = [output for output in outputs if output.finish_reason == _ABORTED]
     partial = sum(bool(output.output_ids) for output in cut)
+    interrupts.told()
     click.echo(
         f"interrupted: {len(outputs) - len(cut)} of {len(outputs)} finished, {partial} cut short",
         err=True,
@@ -98,16 +100,16 @@ def print_stats(engine: Engine) -> None:
     """What the fences did, with what would make the coarse ones fine, and the counts."""
     stats, screen = engine.stats(), console()
     screen.print()
-    rows = [_fence_cells(fence) for fence in stats["fences"]]
-    if rows:
-        table = [("MODE", "FENCE", "STEPS", "WHAT IT MEANS"), *rows]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        for i, cells in enumerate(table):
-            line = "  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip()
-            screen.print(line, style=None if i else "bold", soft_wrap=True)
+    fences = [_fence_cells(fence) for fence in stats["fences"]]
+    if fences:
+        head, *rows = aligned([("MODE", "FENCE", "STEPS", "WHAT IT MEANS"), *fences])
+        screen.print(head, style="bold", soft_wrap=True)
+        for row in rows:
+            screen.print(row, soft_wrap=True)
     else:
         screen.print("No step was fenced: none ran while another was prepared.", soft_wrap=True)
-    screen.print(_counts(stats), soft_wrap=True)
+    runner = engine.describe()["graph_runner"]
+    screen.print(_counts(stats, uncaptured=runner != "none"), soft_wrap=True)
 
 
 def _fence_cells(fence: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -119,22 +121,25 @@ def _fence_cells(fence: dict[str, Any]) -> tuple[str, str, str, str]:
     return fence["mode"], reason.value, str(fence["count"]), meaning
 
 
-def _counts(stats: dict[str, Any]) -> str:
+def _counts(stats: dict[str, Any], *, uncaptured: bool) -> str:
+    """uncaptured: whether a missing count of graphs means that a graph runner had no use."""
     retracts, stalls = stats["retracts"], stats["staging_stalls"]
     text = (
-        f"{stats['steps']} steps, {stats['tokens']} tokens in {stats['seconds']:.2f} s: "
+        f"{counted(stats['steps'], 'step')}, {counted(stats['tokens'], 'token')} "
+        f"in {stats['seconds']:.2f} s: "
         f"{stats['tokens_per_second']:.1f} tokens/s"
     )
     graphs = stats["graphs"]
     if graphs:
-        text += (
-            f"; {graphs['replays']} replayed, from {graphs['captures']} captures that keep "
-            f"{graphs['bytes'] / 1e6:.0f} MB"
-        )
+        keep = "that keeps" if graphs["captures"] == 1 else "that keep"
+        captures = counted(graphs["captures"], "capture")
+        text += f"; {graphs['replays']} replayed, from {captures} {keep} {size(graphs['bytes'])}"
+    elif uncaptured:
+        text += "; none replayed, because nothing is captured (`warcore plan` says why)"
     if retracts:
-        text += f"; {retracts} retracts, because KV pages ran out (--kv-pages)"
+        text += f"; {counted(retracts, 'retract')}, because KV pages ran out (--kv-pages)"
     if stalls:
-        text += f"; {stalls} waits for a free staging buffer"
+        text += f"; {counted(stalls, 'wait')} for a free staging buffer"
     return text
 
 

@@ -81,10 +81,9 @@ def _of_option(error: ConfigError, field: str, value: Any) -> ConfigError:
     allowed = (error.next or "").replace(f"{field} takes", "give").removesuffix(", or None")
     if not allowed.startswith("give "):
         return ConfigError(error.what.replace(f"{field}=", f"{name} "), next=error.next)
-    shown = value
-    if isinstance(value, tuple):
-        numbers = all(isinstance(one, int) for one in value)
-        shown = ",".join(map(str, value)) if numbers else shlex.join(value)
+    words = value if isinstance(value, tuple) else (value,)
+    numbers = all(isinstance(one, int) for one in words)
+    shown = shlex.join([",".join(map(str, words))] if numbers else map(str, words))
     return ConfigError(f"{name} {shown}: {allowed}", next=f"{ctx.command_path} --help")
 
 
