@@ -188,6 +188,7 @@ def cli() -> Iterator[str]:
     from warcore.cli.commands import COMMANDS
 
     yield "# The command line\n"
+    yield "What `--json` prints is described in [the JSON documents](json.md).\n"
     for name, entry in COMMANDS.items():
         command = getattr(import_module(entry.module), entry.attribute)
         usage = " ".join(command.collect_usage_pieces(click.Context(command)))
