@@ -42,14 +42,11 @@ class SharedBuffers:
         self._page_size = page_size
         self.pages_per_row = -(-context // page_size)
         with torch.inference_mode():
-            table = torch.zeros(
-                rows + 1,
-                self.pages_per_row * page_size,
-                dtype=torch.int32,
-                device=device.torch_device,
+            writer, reader = device.shared_memory(
+                "req_to_token", (rows + 1, self.pages_per_row * page_size), torch.int32
             )
-            self.tables = SharedTables(table)
-            self._by_page = table.view(-1, page_size)
+            self.tables = SharedTables(reader)
+            self._by_page = writer.view(-1, page_size)
             self._offsets = torch.arange(page_size, dtype=torch.int64, device=device.torch_device)
 
     def place(self, row: int, index: int) -> int:

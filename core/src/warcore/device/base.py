@@ -280,6 +280,21 @@ class Device(ABC):
     def host_buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         """Host memory that an asynchronous copy may read: pinned where the device needs that."""
 
+    def shared_memory(
+        self,
+        name: str,  # noqa: ARG002 - for a device that tells the buffers apart
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(writer, reader): two views of new zeroed memory that streams share.
+
+        Who writes uses the one and who reads the other, for a test may want to tell them apart.
+        """
+        import torch
+
+        memory = torch.zeros(shape, dtype=dtype, device=self.torch_device)
+        return memory, memory
+
     def phase(self, name: str) -> None:
         """Tell the observer, if there is one, that the running work goes on to its phase `name`."""
         if self.observers is not None:

@@ -19,9 +19,13 @@ from warcore.device.turns import InlineTurns, ThreadTurns
 from warcore.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from warcore.device.base import Graph, GraphPool, Stream
     from warcore.device.hostpool import HostPool
     from warcore.device.turns import Turns
+
+    _Memory = Callable[[str, tuple[int, ...], torch.dtype], tuple[torch.Tensor, torch.Tensor]]
 
 HostMode = Literal["threads", "inline", "seeded"]
 
@@ -43,6 +47,8 @@ class HostDevice(Device):
         self.supports_graphs = True
         self.supports_external_events = True
         self.closed = False
+        self.memory: _Memory | None = None
+        """Makes `shared_memory`, set before an engine is wired; None: one tensor is both views."""
         self.local = ThreadState()
         self.turns: Turns = _turns(mode, seed)
         self.streams: list[InlineStream | ThreadStream] = []
@@ -90,6 +96,12 @@ class HostDevice(Device):
         # A normal tensor even within submitted work: the host writes it outside inference mode.
         with torch.inference_mode(mode=False):
             return torch.empty(count, dtype=dtype)
+
+    def shared_memory(
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        allocate = super().shared_memory if self.memory is None else self.memory
+        return allocate(name, shape, dtype)
 
     def synchronize(self) -> None:
         if self.local.stream is not None:
