@@ -99,6 +99,7 @@ def _race(first: Touch, second: Touch) -> Race:
 
 def _told(access: Access, work: str) -> str:
     in_phase = f" in phase {access.phase}" if access.phase else ""
-    operation = f" by {access.operation}" if access.operation else ""
+    named = access.operation and access.operation not in work
+    operation = f" by {access.operation}" if named else ""
     place = f" at {access.place}" if access.place is not None else ""
     return f"{access.kind} of {work}{in_phase}{operation}{place}"

@@ -33,6 +33,7 @@ class _Work:
     number: int
     """Its place in the order of submission, counted from 1."""
     what: str
+    step: int
     stream: Stream
     told: Clock
     begins: list[Callable[[], None]]
@@ -159,14 +160,14 @@ class RaceDetector:
         """The past of the host code that submits comes before the work."""
         # A pending names its function first, and forgets it once it has run.
         what = repr(pending).partition(" on stream ")[0]
-        if self.step:
-            what = f"{what} of step {self.step}"
         caller = self._device.current_stream()
         with self._lock:
             self._submissions += 1
             told = self._order.submit(caller, id(pending))
             begins = self._expected.pop(stream, [])
-            self._works[id(pending)] = _Work(self._submissions, what, stream, told, begins)
+            self._works[id(pending)] = _Work(
+                self._submissions, what, self.step, stream, told, begins
+            )
 
     def started(self, stream: Stream, pending: Pending) -> None:
         """The work begins; what was submitted before the detector watched is not its business."""
@@ -241,4 +242,6 @@ class RaceDetector:
         if work is None:
             return f"the host in step {self.step}" if self.step else "the host"
         made = f"{work.what} on stream {work.stream.name}"
+        if work.step:
+            made = f"step {work.step} ({made})"
         return f"the host code of {made}" if by_host else made

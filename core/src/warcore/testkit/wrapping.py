@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -30,6 +31,7 @@ class Wrapping:
         """Call `then(result, *args)` whenever `owner.name` has returned."""
 
         def around(method: Method) -> Method:
+            @functools.wraps(method)
             def wrapped(*args: Any, **named: Any) -> Any:
                 result = method(*args, **named)
                 then(result, *args, **named)
@@ -43,6 +45,7 @@ class Wrapping:
         """Call `first(*args)` whenever `owner.name` is called, and then the method itself."""
 
         def around(method: Method) -> Method:
+            @functools.wraps(method)
             def wrapped(*args: Any, **named: Any) -> Any:
                 first(*args, **named)
                 return method(*args, **named)
