@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from warcore.contract import ForwardMode, GraphKind
 from warcore.errors import PluginError, WiringError, blame
 from warcore.registry import PluginRecord, candidates, load, select
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from warcore.backend import AttentionBackend, AttentionSpec
     from warcore.config import EngineConfig
+    from warcore.graphs import GraphRunner
     from warcore.records import Kind
 
     Judge = Callable[[str, type[Any]], tuple[AttentionSpec, list[str]]]
@@ -51,8 +53,7 @@ def choose_backend(
     def judge(name: str, cls: type[AttentionBackend]) -> tuple[AttentionSpec, list[str]]:
         size, reasons = _page_size(config.page_size, cls)
         spec = spec_for(size)
-        with blame(f"backend {name}", "why_not"):
-            return spec, [*reasons, *cls.why_not(spec)]
+        return spec, [*reasons, *_reasons(f"backend {name}", cls, spec)]
 
     if config.backend is not None:
         return _named("backend", config.backend, records, judge)
@@ -80,8 +81,8 @@ def choose_graph_runner(
     """
 
     def judge(name: str, cls: type[Any]) -> tuple[AttentionSpec, list[str]]:
-        with blame(f"graph_runner {name}", "why_not"):
-            return spec, cls.why_not(spec)
+        _check_facts(name, cls)
+        return spec, _reasons(f"graph_runner {name}", cls, spec)
 
     wanted = config.graph_runner
     if wanted == "none" or (wanted is None and not graphs):
@@ -99,6 +100,34 @@ def choose_graph_runner(
     for line in unable:
         log.info("graph runner %s", line)
     return _best("graph_runner", able) if able else None, tuple(unable)
+
+
+def _reasons(who: str, cls: type[Any], spec: AttentionSpec) -> list[str]:
+    """Why it cannot serve, in its own words. PluginError if that is no list of texts."""
+    with blame(who, "why_not"):
+        reasons: Any = cls.why_not(spec)
+    if not isinstance(reasons, list) or not all(isinstance(reason, str) for reason in reasons):
+        raise PluginError(
+            f"{who}: why_not returned {reasons!r}, which is no list of texts",
+            next="return [] if it can serve, else every reason",
+        )
+    return reasons
+
+
+def _check_facts(name: str, cls: type[GraphRunner]) -> None:
+    """PluginError for a graph runner whose class says what cannot be."""
+    modes: Any = cls.modes
+    known = isinstance(modes, (set, frozenset)) and modes <= set(ForwardMode)
+    if not known or not modes:
+        raise PluginError(
+            f"graph_runner:{name}: modes is {modes!r}, which names no kinds of step",
+            next="modes = frozenset({ForwardMode.DECODE}) in its class, or --graph-runner none",
+        )
+    if cls.kind not in {GraphKind.UNBROKEN, GraphKind.BREAKABLE}:
+        raise PluginError(
+            f"graph_runner:{name}: kind is {cls.kind!r}, which is no kind of graph",
+            next="kind = GraphKind.UNBROKEN or BREAKABLE in its class",
+        )
 
 
 def _named(kind: Kind, wanted: Any, records: Sequence[PluginRecord], judge: Judge) -> Fit:

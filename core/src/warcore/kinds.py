@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 
 from warcore.backend import AttentionBackend
-from warcore.batch import Bucket
 from warcore.buckets import HOST_POSITIONS, plan_buckets
 from warcore.contract import ForwardMode
 from warcore.errors import ConfigError
-from warcore.graphs import PADDING, GraphRunner
-from warcore.inputs import blank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from warcore.assembly import Wired
+    from warcore.batch import Bucket
     from warcore.config import EngineConfig
 
 RunsAs = Literal["eager", "graph"]
@@ -99,6 +97,9 @@ def _why_uncaptured(mode: ForwardMode, config: EngineConfig, wired: Wired) -> tu
     if found := _of_any_length(config, wired, frozenset({mode})):
         least = min(found, key=lambda bucket: (_positions(bucket), bucket.tokens))
         return _too_long(least, config, wired, named=bool(sizes))
+    if mode.is_prefill and sizes and sizes[0] > limits.longest:
+        what = f"one request holds at most {limits.longest} tokens"
+        return what, "--kv-pages N, or smaller buckets"
     everything = _everything(config, wired)
     if plan_buckets(everything, limits, frozenset({mode}), lambda _: 0, choices.spec.device):
         cause = f"backend:{choices.backend_name} wants every {mode.value} step to run eagerly"
@@ -162,8 +163,7 @@ def kinds_of_step(wired: Wired) -> Iterator[StepKind]:
             yield StepKind(mode, "eager", ALL)
             continue
         yield StepKind(mode, "graph", _captured(mode, buckets, wired.limits.longest))
-        if not _all_are_held(wired, mode, buckets):
-            yield StepKind(mode, "eager", "all others")
+        yield StepKind(mode, "eager", "whatever no capture holds")
 
 
 def _captured(mode: ForwardMode, buckets: list[Bucket], longest: int) -> str:
@@ -185,35 +185,3 @@ def _captured(mode: ForwardMode, buckets: list[Bucket], longest: int) -> str:
 
 def _requests(count: int) -> str:
     return f"{count} request{'' if count == 1 else 's'}"
-
-
-def _all_are_held(wired: Wired, mode: ForwardMode, buckets: list[Bucket]) -> bool:
-    """Whether a bucket holds every batch of `mode` that can come, as the base class chooses.
-
-    A key changes with the length only beyond some bucket's `max_seq_len`, or at lengths that the
-    backend wants to run eagerly, which lie there too: so these are all the places to look at.
-    """
-    limits, runner = wired.limits, wired.choices.graph_runner
-    if runner is not None and runner.bucket_for is not GraphRunner.bucket_for:
-        return False
-    sizes = sorted({bucket.tokens for bucket in buckets})
-    if sizes[-1] < (limits.prefill_chunk if mode.is_prefill else limits.max_running):
-        return False
-    steps = zip([0, *sizes], sizes)  # noqa: B905  one is longer
-    if mode.is_prefill and any(size > PADDING * (below + 1) for below, size in steps):
-        return False
-    for rows, tokens in {(bucket.rows, bucket.tokens) for bucket in buckets}:
-        beyond = {bucket.max_seq_len + 1 for bucket in buckets}
-        shortest = -(-tokens // rows)
-        for length in {shortest, limits.longest, *beyond}:
-            batch = Bucket(mode, rows, tokens, length)
-            if shortest <= length <= limits.longest and not _held(wired, batch, buckets):
-                return False
-    return True
-
-
-def _held(wired: Wired, wanted: Bucket, buckets: list[Bucket]) -> bool:
-    key = wired.backend.graph_key(blank(wanted, wired.choices.spec.device))
-    return any(
-        b.key == key and b.rows >= wanted.rows and b.tokens >= wanted.tokens for b in buckets
-    )

@@ -94,15 +94,11 @@ def choose(config: EngineConfig, device: Device) -> Choices:
     runner, unable = choose_graph_runner(
         config, records, backend.spec, graphs=device.supports_graphs
     )
-    if runner is not None and not runner.cls.modes:
-        raise WiringError(
-            f"graph_runner:{runner.name} names no kind of step that it captures: `modes` is empty",
-            next="modes = frozenset({ForwardMode.DECODE}) in its class, or --graph-runner none",
-        )
     runner_options = None if runner is None else _options(runner.name, runner.cls, given)
-    if runner is None and (config.graph_buckets or config.graph_prefill_buckets):
+    sizes = config.graph_buckets, config.graph_prefill_buckets, config.graph_positions
+    if runner is None and any(sizes):
         raise ConfigError(
-            "there are buckets for graphs, but no graph runner is part of this engine",
+            "there are sizes for graphs, but no graph runner is part of this engine",
             next="warcore list-plugins --kind graph_runner",
         )
     _all_used(given, [ref.partition(":")[0], backend.name, *([runner.name] if runner else [])])

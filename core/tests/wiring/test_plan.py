@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
 from parts import configured, engine, fences
 from toys import PREFILLS, Inside, Late, Replaying, RowMajor, Toy
@@ -18,14 +17,8 @@ from warcore import (
     Stager,
     WiringError,
 )
-from warcore.assembly import wire
-from warcore.batch import Bucket
 from warcore.device.host import HostDevice
-from warcore.errors import ConfigError
 from warcore.fence import NEXT_STEP, FenceReason
-from warcore.graphs import RunnerContext
-from warcore.inputs import blank
-from warcore.statics import Statics
 
 DECODE, EXTEND, MIXED = ForwardMode.DECODE, ForwardMode.EXTEND, ForwardMode.MIXED
 PRE, IN, POST = (SharedReadEnds[f"{word}_REPLAY"] for word in ("PRE", "IN", "POST"))
@@ -214,54 +207,27 @@ class Bucketed(ByLength):
         return (batch.max_seq_len - 1) // 16
 
 
-@pytest.mark.parametrize("backend", [RowMajor, ByLength, Bucketed])
-@pytest.mark.parametrize("positions", [None, 64, 128, 10**6])
-@pytest.mark.parametrize("buckets", [None, (1,), (4,), (1, 2), (2, 4), (1, 2, 3, 4)])
-def test_decodes_run_eagerly_exactly_if_some_batch_fits_no_capture(backend, positions, buckets):
-    config = {
-        "backend": backend,
-        "graph_runner": Replaying,
-        "graph_buckets": buckets,
-        "graph_positions": positions,
-    }
-    shortest = 64 if backend is RowMajor else 16
-    if buckets and positions and buckets[0] * shortest > positions:
-        with pytest.raises(ConfigError, match="captures nothing"):
-            plan(**config)
-        return
-    planned = rows(plan(**config))
-    with HostDevice("inline") as device:
-        wired = wire(configured(**config), device)
-        nothing = dict.fromkeys(attrs.fields_dict(RunnerContext))
-        context = {**nothing, "spec": wired.choices.spec, "buckets": wired.buckets}
-        context["graph_key"] = wired.backend.graph_key
-        context["static"] = Statics(device, wired.forward).static
-        runner = Replaying(RunnerContext(**context))
-        held = [
-            runner.bucket_for(attrs.evolve(batch, max_seq_len=length)) is not None
-            for batch in (blank(Bucket(DECODE, n, n, 64), device.torch_device) for n in range(1, 5))
-            for length in range(1, 65)
-        ]
-    assert ((DECODE, "graph") in planned) == any(held)
-    assert ((DECODE, "eager") in planned) == (not all(held))
-
-
 @pytest.mark.parametrize(
-    ("buckets", "eager"),
-    [((1, 2, 4, 8, 16), False), ((2, 4, 8, 16), False), ((1, 2, 4, 8), True), ((1, 4, 16), True)],
+    ("config", "captured"),
+    [
+        ({}, {DECODE}),
+        ({"graph_prefill_buckets": (2, 4)}, {DECODE, EXTEND}),
+        ({"backend": ByLength}, {DECODE}),
+        ({"graph_positions": 1}, set()),
+        ({"graph_runner": "none"}, set()),
+    ],
 )
-def test_prefills_run_eagerly_if_they_are_too_long_or_mostly_padding(buckets, eager):
-    planned = rows(plan(graph_runner=Replaying, graph_prefill_buckets=buckets, prefill_chunk=16))
-    assert ((EXTEND, "eager") in planned) == eager
-    assert planned[EXTEND, "graph"].batches.endswith(f"padded to {', '.join(map(str, buckets))}")
+def test_a_mode_that_is_captured_runs_eagerly_too_where_no_capture_holds(config, captured):
+    planned = rows(plan(**{"graph_runner": Replaying, **config}))
+    assert {mode for mode, runs in planned if runs == "graph"} == captured
+    for mode in (EXTEND, DECODE):
+        rest = "whatever no capture holds" if mode in captured else "all"
+        assert planned[mode, "eager"].batches == rest
 
 
-def test_a_runner_that_chooses_for_itself_may_run_any_batch_eagerly():
-    class Choosy(Replaying):
-        def bucket_for(self, batch):
-            return None
-
-    assert rows(plan(graph_runner=Choosy)).keys() >= {(DECODE, "graph"), (DECODE, "eager")}
+def test_the_words_name_the_sizes_of_captured_prefills():
+    planned = rows(plan(graph_runner=Replaying, graph_prefill_buckets=(2, 8), prefill_chunk=16))
+    assert planned[EXTEND, "graph"].batches == "up to 8 prompt tokens, padded to 2, 8"
 
 
 def test_the_words_tell_how_far_the_captures_reach():

@@ -10,7 +10,7 @@ from parts import configured, engine
 from toys import Replaying, RowMajor, Toy
 
 import warcore.wiring
-from warcore import FencePlan, ForwardMode, PluginRecord, WiringError
+from warcore import FencePlan, ForwardMode, GraphKind, PluginError, PluginRecord
 from warcore.device.host import HostDevice
 from warcore.errors import ConfigError
 from warcore.kinds import PlannedGraphs
@@ -141,8 +141,8 @@ NAMED = {
     ),
     "prefills beyond the context": (
         {"graph_prefill_buckets": (100,), "max_running_requests": 1},
-        "--graph-prefill-buckets 100 captures nothing: 1 request of 64 tokens have no room",
-        "smaller buckets",
+        "--graph-prefill-buckets 100 captures nothing: one request holds at most 64 tokens",
+        "--kv-pages N, or smaller buckets",
     ),
     "a runner without prefills": (
         {"graph_prefill_buckets": (8,), "graph_runner": Decodes},
@@ -170,10 +170,30 @@ def test_one_size_of_those_that_were_named_is_enough():
     assert graphs(graph_buckets=(1, 4), graph_positions=64).captures == 1
 
 
-def test_a_runner_that_names_no_kind_of_step_is_refused_by_its_name():
-    with pytest.raises(WiringError, match="graph_runner:Nothing names no kind of step") as raised:
-        graphs(graph_runner=Nothing)
-    assert "--graph-runner none" in raised.value.next
+@pytest.mark.parametrize(
+    ("facts", "what"),
+    [
+        ({"modes": frozenset()}, "modes is frozenset(), which names no kinds of step"),
+        ({"modes": {"decode"}}, "modes is {'decode'}, which names no kinds of step"),
+        ({"kind": "full"}, "kind is 'full', which is no kind of graph"),
+        ({"kind": GraphKind.NONE}, "which is no kind of graph"),
+    ],
+)
+def test_a_runner_whose_class_says_what_cannot_be_is_refused_by_its_name(facts, what):
+    with pytest.raises(PluginError, match="graph_runner:Odd: ") as raised:
+        graphs(graph_runner=type("Odd", (Replaying,), facts))
+    assert what in raised.value.what
+
+
+@pytest.mark.parametrize("reasons", ["no", None, [1]])
+def test_reasons_that_are_no_list_of_texts_are_refused(reasons):
+    class Mumbling(Replaying):
+        @classmethod
+        def why_not(cls, spec):
+            return reasons
+
+    with pytest.raises(PluginError, match="graph_runner Mumbling: why_not returned"):
+        graphs(graph_runner=Mumbling)
 
 
 # ---- who could not serve -------------------------------------------------------------------------
