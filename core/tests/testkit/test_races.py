@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from toys import CONTEXT, Inside, Late, Replaying, RowMajor
 
 import warcore.launcher
+import warcore.runner
 from warcore import SamplingParams, SharedReadEnds
 from warcore.device import Ticket
 from warcore.device.host import HostDevice, host_device
@@ -278,7 +279,7 @@ class Uses(OperationMode):
         asynchronous = func is torch.ops.aten.copy_.default and any(args[2:])
         for argument, value in given:
             for tensor in tree_leaves(value):
-                if isinstance(tensor, torch.Tensor) and not func.is_view:
+                if isinstance(tensor, torch.Tensor) and not (func.is_view or tensor.is_mkldnn):
                     self.use(str(func), argument, tensor, by_host=not asynchronous)
         return func(*args, **kwargs)
 
@@ -379,6 +380,42 @@ def test_a_backend_that_reads_later_than_it_says_is_found_in_one_run(host, monke
     assert {(race.buffer, race.kind) for race in races} == {("req_to_token", "WAR")}
     assert {race.first.phase for race in races} <= {"body", "replay"}
     assert {race.second.stream for race in races} == {"schedule"}
+
+
+def test_a_coarse_fence_orders_what_a_lie_does_not(host, monkeypatch):
+    races = races_of(host, monkeypatch, backend=Lying, fence="coarse")
+    assert races == (), told(races)
+
+
+def test_a_core_that_fences_in_front_of_a_replay_that_still_reads_is_found(host, monkeypatch):
+    monkeypatch.setattr(warcore.runner, "resolve", lambda *_, **__: SharedReadEnds.PRE_REPLAY)
+    races = races_of(host, monkeypatch, backend=Inside, graph_runner=Replaying)
+    assert {(race.buffer, race.kind) for race in races} == {("req_to_token", "WAR")}
+    assert {race.first.phase for race in races} == {"replay"}
+
+
+class Failing(RowMajor):
+    """Fails in every third step, in the middle of it."""
+
+    calls = 0
+
+    def forward(self, q, k, v, layer, batch):
+        out = super().forward(q, k, v, layer, batch)
+        type(self).calls += 1
+        if self.calls % 6 == 0:
+            raise RuntimeError("planned")
+        return out
+
+
+def test_steps_that_fail_and_requests_that_end_early_race_with_nothing(host, monkeypatch):
+    with seen(host, monkeypatch, backend=Failing, kv_pages=10) as (running, detector):
+        numbers = [running.add_request(p, q) for p, q in zip(PROMPTS, PARAMS, strict=True)]
+        running.step()
+        running.abort(numbers[1])
+        while running.has_work:
+            running.step()
+    assert Failing.calls
+    assert detector.races == (), told(detector.races)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -39,10 +39,17 @@ class Touch:
 
     def outside(self, other: Touch) -> Iterator[Touch]:
         """The parts of it that `other` does not touch."""
+        if not self.overlaps(other):
+            yield self
+            return
         if self.low < other.low:
-            yield attrs.evolve(self, high=min(self.high, other.low))
+            yield attrs.evolve(self, high=other.low)
         if self.high > other.high:
-            yield attrs.evolve(self, low=max(self.low, other.high))
+            yield attrs.evolve(self, low=other.high)
+
+    def overlaps(self, other: Touch) -> bool:
+        """Whether they touch a common byte."""
+        return self.low < other.high and other.low < self.high
 
 
 class History:
@@ -72,8 +79,7 @@ class History:
             for group in groups.values()
             if self._conflict(group[0], touch)
             for earlier in group
-            if earlier.low < touch.high
-            and touch.low < earlier.high
+            if earlier.overlaps(touch)
             and not self._clocks.is_after(touch.actor, earlier.actor, earlier.epoch)
         ]
         kept = groups.get(touch.origin, ())

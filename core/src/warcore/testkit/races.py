@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from warcore.testkit.access import Kind, Place
     from warcore.testkit.clocks import Clock
 
-LEAST_SWEEP = 256
+LEAST_SWEEP = 64
 """Touches that are kept before it is worth looking which are behind everybody."""
 
 
