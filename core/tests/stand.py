@@ -10,7 +10,7 @@ from parts import SPEC, capture, runner_of
 from toys import CONTEXT, LAYERS, VOCAB, ToyModel
 
 from warcore import BackendContext, Bucket, ForwardBatch, ForwardMode, GraphKind, NoOptions
-from warcore.buckets import _lengths
+from warcore.buckets import LengthKeys
 from warcore.device.host import HostDevice
 from warcore.shared import SharedTables
 from warcore.statics import Statics
@@ -22,7 +22,8 @@ PAGES = ROWS * CONTEXT // PAGE
 def lengths_of(backend, mode, rows, tokens):
     """The buckets of one shape: one for each length that `backend` tells apart."""
     key = Stand(backend).backend.graph_key
-    return list(_lengths(Bucket(mode, rows, tokens, CONTEXT), key, SPEC.device))
+    keys = LengthKeys("backend", key)
+    return list(keys.buckets(Bucket(mode, rows, tokens, CONTEXT), SPEC.device))
 
 
 class Stand:

@@ -45,7 +45,7 @@ def plan_buckets(
     who: whose `graph_key` it is, for messages. ConfigError for sizes beyond what may run,
     WiringError for keys that are none.
     """
-    keys = _Keys(who, graph_key)
+    keys = LengthKeys(who, graph_key)
     shapes = [(ForwardMode.DECODE, rows, rows) for rows in _decode_sizes(config, limits)]
     for tokens in _prefill_sizes(config, limits, device):
         # Prefills of one request are common, and the padding of a batch would be most of them.
@@ -63,7 +63,7 @@ def plan_buckets(
 
 
 @attrs.frozen
-class _Keys:
+class LengthKeys:
     """A backend's `graph_key`, asked about batches to come."""
 
     who: str
