@@ -1,0 +1,113 @@
+"""A fresh interpreter that answers one question: whatever its answer does to it stays there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from warcore.testkit.outcome import Unproven
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PATIENCE: Final = 60.0
+"""Seconds that an answer may take where imports are the most of it."""
+
+# Until the search path is the asker's, nothing in the current directory can stand in for a module
+# of the standard library.
+_CHILD: Final = (
+    "import sys; sys.path[:] = filter(None, sys.path); import json; task = json.load(sys.stdin);"
+    "sys.path[:] = task['path'];"
+    "from warcore.testkit.interpreter import answer; answer(task)"
+)
+
+
+@attrs.frozen
+class Ended:
+    """How the interpreter ended, and what it answered."""
+
+    told: dict[str, Any] | None
+    """The answer; None if it ended without one."""
+    code: int | None
+    """Its exit status, negative for a signal; None if it was killed because it took too long."""
+    output: str
+    """What it wrote to standard output and standard error."""
+
+    @property
+    def how(self) -> str:
+        """How it ended without an answer, for people."""
+        last = next((line for line in reversed(self.output.splitlines()) if line.strip()), "")
+        words = f"; its last line was: {last.strip()[:200]}" if last else ""
+        if self.code is None:
+            return f"it did not end in time{words}"
+        if self.code < 0:
+            return f"the process ended with signal {-self.code}{words}"
+        return f"the process ended with exit code {self.code}{words}"
+
+
+def ask(function: str, task: Mapping[str, Any], seconds: float = PATIENCE) -> Ended:
+    """Call `function` (MODULE:NAME) with `task` in a new process with this one's search path.
+
+    task and the answer are dicts that JSON can carry. Standard output and standard error of the
+    process are one file, to which it writes without a buffer.
+    """
+    with TemporaryDirectory(prefix="warcore-ask-") as folder:
+        result, noise, given = (Path(folder, name) for name in ("result", "noise", "task"))
+        whole = {
+            **task,
+            "function": function,
+            "path": [str(Path(place).absolute()) for place in sys.path],
+            "result": str(result),
+        }
+        given.write_text(json.dumps(whole), encoding="utf-8")
+        code = _run(given, noise, seconds)
+        told = json.loads(result.read_bytes()) if result.exists() else None
+        return Ended(told, code, noise.read_text(encoding="utf-8", errors="replace"))
+
+
+def answered(function: str, task: Mapping[str, Any], seconds: float = PATIENCE) -> dict[str, Any]:
+    """The answer alone. Unproven if there is none."""
+    ended = ask(function, task, seconds)
+    if ended.told is None:
+        raise Unproven(ended.how)
+    return ended.told
+
+
+def _run(task: Path, noise: Path, seconds: float) -> int | None:
+    """The child's exit status; None if it had to be killed, with all that it started."""
+    with task.open("rb") as stdin, noise.open("ab") as output:
+        child = subprocess.Popen(  # noqa: S603 - our interpreter and the constant program above
+            [sys.executable, "-u", "-c", _CHILD],
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            return child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+
+
+def answer(task: dict[str, Any]) -> None:
+    """The child's side: call the function, write its answer down, and end without any clean-up."""
+    module, _, name = task["function"].partition(":")
+    told = getattr(import_module(module), name)(task)
+    # Under its final name the answer is whole: a thread may end the process meanwhile.
+    part = Path(f"{task['result']}.part")
+    part.write_text(json.dumps(told), encoding="utf-8")
+    part.replace(task["result"])
+    os._exit(0)
