@@ -1,0 +1,261 @@
+"""Isolation: each check in a process of its own, and what its end means."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from warcore.errors import ConfigError, WarcoreError
+from warcore.testkit.access import Place
+from warcore.testkit.outcome import Failure, Outcome
+from warcore.testkit.verdict import Verdict, is_home
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Self
+
+    from warcore.testkit.check import Check
+    from warcore.testkit.subject import Subject
+
+TIMEOUT_VARIABLE: Final = "WARCORE_CHECK_TIMEOUT"
+"""Environment variable: seconds that one check may take; 60 if it is not set, 600 for `--all`."""
+_KEPT = 4000
+"""Characters of what a check printed that are kept: the last ones."""
+
+# The search path is the parent's, so that both speak of the same installation; until then nothing
+# in the current directory can stand in for a module of the standard library.
+_PROGRAM: Final = (
+    "import sys; sys.path[:] = filter(None, sys.path); import json;"
+    "sys.path[:] = json.loads(sys.argv[1]); from warcore.testkit.nursery import serve; serve()"
+)
+
+
+class NotHere(Exception):
+    """A check or its plugin is not to be found by another process. The text says why."""
+
+
+@attrs.frozen
+class Ended:
+    """One check, run in a process of its own."""
+
+    verdict: Verdict
+    loaded: bool
+    """Whether the plugin was loaded; if not, no other check will fare better."""
+    output: str
+    """What it printed, the end of it."""
+    seconds: float
+
+
+class Isolation:
+    """A nursery process, and the checks that are run in forks of it. A context manager.
+
+    Starts it at once and waits for it when the first check is run. WarcoreError if it does not come
+    up. Whatever a check does, the next one begins as if it had not been.
+    """
+
+    def __init__(self) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the nursery
+        self._process = subprocess.Popen(  # noqa: S603 - our interpreter and the program above
+            [sys.executable, "-c", _PROGRAM, json.dumps(_path())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            # Ctrl-C is for us: we end it.
+            start_new_session=True,
+        )
+        self._platform: dict[str, Any] | None = None
+
+    @property
+    def platform(self) -> dict[str, Any]:
+        """What the nursery found out about this machine and the detectors that work on it."""
+        if self._platform is None:
+            told = self._answer()
+            if told is None:
+                raise WarcoreError(f"the process for the checks did not start: {self._last_line()}")
+            self._platform = told
+        return self._platform
+
+    def run(self, check: Check, subject: Subject, seconds: float) -> Ended:
+        """Run one check, for at most `seconds`.
+
+        NotHere if the plugin's class or the check lives in this process only.
+        """
+        _ = self.platform
+        with tempfile.TemporaryDirectory(prefix="warcore-check-") as folder:
+            task = _task(check, subject, seconds, folder)
+            start = time.perf_counter()
+            alive = self._tell(task)
+            code = self._answer() if alive else None
+            took = time.perf_counter() - start
+            return _ended(task, code, took, died=self._process.poll() is not None)
+
+    @property
+    def alive(self) -> bool:
+        """Whether another check can be run: a plugin may have taken its parent down."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End the nursery, and a check that is running."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _tell(self, task: dict[str, Any]) -> bool:
+        stdin = self._process.stdin
+        assert stdin is not None
+        try:
+            stdin.write(f"{json.dumps(task)}\n".encode())
+            stdin.flush()
+        except OSError:
+            return False
+        return True
+
+    def _answer(self) -> Any:
+        """One line of the nursery's; None if it has ended."""
+        stdout = self._process.stdout
+        assert stdout is not None
+        line = stdout.readline()
+        if not line:
+            self._process.wait()
+            return None
+        return json.loads(line)
+
+    def _last_line(self) -> str:
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").split("\n")
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        return said[:200]
+
+
+def time_limit(*, thorough: bool) -> float:
+    """Seconds that one check may take; ConfigError if the environment says nonsense."""
+    text = os.environ.get(TIMEOUT_VARIABLE, "600" if thorough else "60")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(f"{TIMEOUT_VARIABLE}={text} is not a number of seconds above 0")
+    return seconds
+
+
+def _path() -> list[str]:
+    return [str(Path(entry).absolute()) for entry in sys.path]
+
+
+def _task(check: Check, subject: Subject, seconds: float, folder: str) -> dict[str, Any]:
+    """What the nursery is told. NotHere for what only this process has."""
+    from warcore.testkit.nursery import facts
+
+    given = subject.record.given
+    name = f"{check.run.__module__}:{check.run.__qualname__}"
+    if "<" in name:
+        raise NotHere(f"the check {check} is defined in a function")
+    if given is not None and "<" in given.__qualname__:
+        raise NotHere(f"{given.__qualname__} is defined in a function")
+    file = getattr(sys.modules.get(given.__module__), "__file__", None) if given else None
+    if given is not None and file is None:
+        raise NotHere(f"{given.__module__} has no file")
+    try:
+        told = facts(subject)
+    except Exception as error:
+        raise NotHere(f"its options cannot be sent to another process: {error}") from error
+    return {
+        **told,
+        "function": name,
+        "rule": check.rule,
+        "same_file": file,
+        "seconds": seconds,
+        "folder": folder,
+        "path": _path(),
+    }
+
+
+def _ended(task: dict[str, Any], code: int | None, took: float, *, died: bool) -> Ended:
+    """What a check has left in its folder, or what it means that it left nothing."""
+    output = _read(task, "noise")[-_KEPT:]
+    result = _read(task, "result")
+    if result:
+        told = json.loads(result)
+        if "here" in told:
+            raise NotHere(told["here"])
+        return Ended(Verdict.of_plain(told["verdict"]), told["loaded"], output, took)
+    homes = _read(task, "homes")
+    loaded = bool(homes)
+    file = task["record"]["file"]
+    stacks = _read(task, "stacks")
+    place = _place(stacks, json.loads(homes) if homes else _around(file))
+    where = "" if place is None else str(place)
+    if died:
+        why = "it ended the kit's own process, from which the checks are started"
+    elif code is None and place is None and loaded:
+        why = f"it did not end within {task['seconds']:g} s ({TIMEOUT_VARIABLE}=SECONDS for more)"
+        return Ended(Verdict(Outcome.UNPROVEN, why, trace=stacks), loaded, output, took)
+    else:
+        why = _end(code, task["seconds"])
+    doing = "" if loaded else "while it was loaded, "
+    failure = Failure(task["rule"], f"{doing}{why}", where)
+    return Ended(Verdict(Outcome.FAILED, failure=failure, trace=stacks), loaded, output, took)
+
+
+def _end(code: int | None, seconds: float) -> str:
+    if code is None:
+        return f"it did not end within {seconds:g} s ({TIMEOUT_VARIABLE}=SECONDS for more)"
+    if code >= 0:
+        return f"it ended the process with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal has no name
+        name = f"signal {-code}"
+    return f"it ended the process with {name}"
+
+
+def _place(stacks: str, homes: Sequence[str]) -> Place | None:
+    """The plugin's innermost line in what faulthandler wrote, which has the innermost first."""
+    import linecache
+
+    for file, number in re.findall(r'^  File "(.*)", line (\d+) in ', stacks, re.MULTILINE):
+        if is_home(file, homes):
+            line = int(number)
+            return Place(file, line, linecache.getline(file, line).strip())
+    return None
+
+
+def _around(file: str | None) -> list[str]:
+    """The homes of a plugin that was not loaded, as far as its record tells."""
+    if file is None:
+        return []
+    path = Path(file)
+    return [str(path.parent if path.name == "__init__.py" else path)]
+
+
+def _read(task: dict[str, Any], name: str) -> str:
+    try:
+        return Path(task["folder"], name).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,200 @@
+"""Running: hold a plugin to every check, each after those that it needs."""
+
+from __future__ import annotations
+
+import io
+import time
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from warcore.errors import ConfigError
+from warcore.testkit.isolation import Ended, Isolation, NotHere, time_limit
+from warcore.testkit.outcome import Failure, Outcome
+from warcore.testkit.results import Result, Results
+from warcore.testkit.selection import Selection, contract_of, is_newer, refuse_unknown
+from warcore.testkit.verdict import judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from typing_extensions import Self
+
+    from warcore.testkit.check import Check
+    from warcore.testkit.subject import Subject
+
+
+def run_checks(
+    subject: Subject,
+    pattern: str = "",
+    *,
+    known_failures: Mapping[str, str] | None = None,
+    isolation: Isolation | None = None,
+    starts: Callable[[Check], None] = lambda _: None,
+    ends: Callable[[Result], None] = lambda _: None,
+) -> Results:
+    """Hold `subject` to every check of its kind whose name fits `pattern`, and to what they need.
+
+    Its class may be None: each check loads it, in a process of its own. known_failures: the reason
+    for each check that it fails and SHOULD not. isolation: to be used and left open, instead of one
+    of its own. starts and ends are told of each check.
+
+    ConfigError if no check fits, or for an entry of `known_failures` that no check or a MUST has.
+    """
+    known = dict(known_failures or {})
+    selection = Selection.of(subject.record.kind, pattern)
+    wrong = refuse_unknown(known, Selection.of(subject.record.kind).checks)
+    if wrong:
+        raise ConfigError("; ".join(wrong.values()), next="strike it out of known_failures")
+    with Run(subject, known, isolation) as run:
+        results = []
+        for check in selection.checks:
+            starts(check)
+            results.append(run.result(check, selection))
+            ends(results[-1])
+        contract = contract_of(subject.record)
+        return Results(subject, selection, contract, tuple(results), run.platform)
+
+
+class Run:
+    """Results of checks, each found once; what a check needs comes before it. A context manager."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        known_failures: Mapping[str, str],
+        isolation: Isolation | None = None,
+    ) -> None:
+        self._subject = subject
+        self._known = known_failures
+        self._contract = contract_of(subject.record)
+        self._seconds = time_limit(thorough=subject.thorough)
+        self._results: dict[str, Result] = {}
+        self._isolation = isolation
+        self._lent = isolation
+        self._here = ""
+        self._unloadable = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process that the checks are born in. Another check starts another one."""
+        if self._isolation is not None and self._isolation is not self._lent:
+            self._isolation.close()
+        self._isolation = None
+
+    @property
+    def platform(self) -> Mapping[str, Any]:
+        """Where the checks run: versions, and by each detector's name why it cannot work here."""
+        if self._here:
+            return _platform()
+        return self._nursery().platform
+
+    def result(self, check: Check, selection: Selection) -> Result:
+        """What comes of `check`. selection: where those are that it needs."""
+        if check.name not in self._results:
+            needed = [c for c in selection.checks if c.name in check.needs]
+            result = self._without([self.result(need, selection) for need in needed], check)
+            if result is None:
+                result = self._found(check)
+            counted = not is_newer(check, self._contract)
+            result = attrs.evolve(result, counted=counted)
+            if check.name in self._known:
+                result = _expected(result, self._known[check.name])
+            self._results[check.name] = result
+        return self._results[check.name]
+
+    def _without(self, needed: list[Result], check: Check) -> Result | None:
+        """The result of a check that was not run, for what it needs; None if it can be run."""
+        if self._unloadable:
+            return Result(check, Outcome.BLOCKED, self._unloadable)
+        for outcome, then in (
+            (Outcome.FAILED, Outcome.BLOCKED),
+            (Outcome.EXPECTED_FAILURE, Outcome.BLOCKED),
+            (Outcome.BLOCKED, Outcome.BLOCKED),
+            (Outcome.UNPROVEN, Outcome.UNPROVEN),
+            (Outcome.NOT_APPLICABLE, Outcome.NOT_APPLICABLE),
+        ):
+            for need in needed:
+                if need.outcome is outcome:
+                    return Result(check, then, f"{need.check}: {outcome.value}")
+        return None
+
+    def _found(self, check: Check) -> Result:
+        if not self._here:
+            try:
+                ended = self._nursery().run(check, self._subject, self._seconds)
+            except NotHere as reason:
+                self.close()
+                self._here = str(reason)
+        if self._here:
+            ended = _here(check, self._subject)
+        verdict = ended.verdict
+        if not ended.loaded:
+            self._unloadable = f"it cannot be loaded, see {check}"
+        return Result(
+            check,
+            verdict.outcome,
+            verdict.why,
+            verdict.failure,
+            verdict.trace,
+            ended.output,
+            ended.seconds,
+            here=self._here,
+        )
+
+    def _nursery(self) -> Isolation:
+        if self._isolation is not None and not self._isolation.alive:
+            # A plugin has taken its parent down.
+            self.close()
+        if self._isolation is None:
+            self._isolation = Isolation()
+        return self._isolation
+
+
+def _expected(result: Result, reason: str) -> Result:
+    """A result that its author has foretold."""
+    if result.outcome is Outcome.FAILED:
+        return attrs.evolve(result, outcome=Outcome.EXPECTED_FAILURE, why=reason)
+    if result.outcome is not Outcome.PASSED:
+        return result
+    failure = Failure(
+        f"that it fails {result.check}: {reason}",
+        "it passes: strike it out of known_failures",
+    )
+    return attrs.evolve(result, outcome=Outcome.FAILED, failure=failure, stale=True)
+
+
+def _here(check: Check, subject: Subject) -> Ended:
+    """Run a check in this process. Ctrl-C and a crash are everybody's; a hang lasts."""
+    printed = io.StringIO()
+    start = time.perf_counter()
+    with _unchanged(), redirect_stdout(printed), redirect_stderr(printed):
+        verdict = judge(check.run, check.rule, subject, passing=KeyboardInterrupt)
+    return Ended(verdict, True, printed.getvalue()[-4000:], time.perf_counter() - start)
+
+
+@contextmanager
+def _unchanged() -> Iterator[None]:
+    """Put back what a plugin may change of torch for the whole process."""
+    import torch
+
+    before = (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled())
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.set_default_dtype(before[1])
+        torch.set_grad_enabled(before[2])
+
+
+def _platform() -> Mapping[str, Any]:
+    """As the nursery tells it."""
+    from warcore.testkit.nursery import describe_platform
+
+    return describe_platform()

@@ -1,0 +1,136 @@
+"""Verdict: how one check ended, found out in the process in which it runs."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from warcore.errors import PluginError, WiringError
+from warcore.testkit.access import Place
+from warcore.testkit.outcome import Failure, NotApplicable, Outcome, Refuted, Unproven
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from warcore.testkit.check import Function
+    from warcore.testkit.subject import Subject
+
+_KIT = str(Path(__file__).parent)
+_SHOWN = 30
+"""Lines of a traceback, at most: the last ones, where it happened."""
+
+
+@attrs.frozen
+class Verdict:
+    """How a check ended, and why where that is no matter of course."""
+
+    outcome: Outcome
+    why: str = ""
+    failure: Failure | None = None
+    trace: str = ""
+    """The traceback of an exception that was no verdict."""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON holds it; `of_plain` undoes it."""
+        return {**attrs.asdict(self), "outcome": self.outcome.value}
+
+    @classmethod
+    def of_plain(cls, told: dict[str, Any]) -> Verdict:
+        """Undo `plain`."""
+        failure = told["failure"]
+        if failure is not None:
+            failure = Failure(**{**failure, "seen_by": tuple(failure["seen_by"])})
+        return cls(Outcome(told["outcome"]), told["why"], failure, told["trace"])
+
+
+def judge(
+    run: Function,
+    rule: str,
+    subject: Subject,
+    passing: type[BaseException] | tuple[()] = (),
+) -> Verdict:
+    """Run a check here, whatever it raises: SystemExit and KeyboardInterrupt are caught too.
+
+    rule: what is declared, where the plugin's code raises instead of keeping to it.
+    passing: what is not caught.
+    """
+    try:
+        run(subject)
+    except Refuted as refuted:
+        return Verdict(Outcome.FAILED, failure=refuted.failure)
+    except NotApplicable as reason:
+        return Verdict(Outcome.NOT_APPLICABLE, str(reason))
+    except Unproven as reason:
+        return Verdict(Outcome.UNPROVEN, str(reason))
+    except passing:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whose it is is what we find out
+        return _raised(error, run, rule, subject)
+    return Verdict(Outcome.PASSED)
+
+
+def homes_of(cls: Any) -> tuple[str, ...]:
+    """The folders and files that hold the code of a plugin and of what it derives from."""
+    found: dict[str, None] = {}
+    for base in getattr(cls, "__mro__", (cls,)):
+        top = getattr(base, "__module__", "builtins").partition(".")[0]
+        if top in {"warcore", "builtins", "abc", "typing", "torch"}:
+            continue
+        module, own = sys.modules.get(top), sys.modules.get(base.__module__)
+        folders = [str(place) for place in getattr(module, "__path__", ())]
+        # A namespace package may hold anybody's modules.
+        file = getattr(module, "__file__", None) and folders
+        found |= dict.fromkeys(file or [f for f in [getattr(own, "__file__", None)] if f])
+    return tuple(found)
+
+
+def is_home(file: str, homes: Sequence[str]) -> bool:
+    """Whether `file` is a plugin's own."""
+    return any(file == home or file.startswith(f"{home}/") for home in homes)
+
+
+def _raised(error: BaseException, run: Function, rule: str, subject: Subject) -> Verdict:
+    """Whose exception it is: the plugin's if it came out of its code, else the kit's own."""
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    trace = "\n".join(trace.splitlines()[-_SHOWN:])
+    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    place = _place(error, run, homes_of(subject.cls))
+    accused = place is not None or (
+        # The core has looked at what the plugin declared, and refuses it by its name.
+        isinstance(error, PluginError | WiringError) and subject.record.name in str(error)
+    )
+    if not accused:
+        return Verdict(Outcome.UNPROVEN, f"an error of the test kit: {said}", trace=trace)
+    failure = Failure(rule, f"it raised {said}", "" if place is None else str(place))
+    return Verdict(Outcome.FAILED, failure=failure, trace=trace)
+
+
+def _place(error: BaseException, run: Function, homes: Sequence[str]) -> Place | None:
+    """The innermost line of the plugin that led to `error`; None if the kit's own code raised it.
+
+    Below a plugin's line there may be anything: torch, which it called, or the kit's own wrappers
+    around torch. Only what the kit's code itself raised, and not what it called, is the kit's.
+    """
+    rule = getattr(getattr(run, "__code__", None), "co_filename", "")
+    for each in _causes(error):
+        frames = traceback.extract_tb(each.__traceback__)
+        if not frames:
+            continue
+        last = frames[-1].filename
+        if (last == rule or is_home(last, [_KIT])) and not isinstance(each, PluginError):
+            return None
+        for frame in reversed(frames):
+            if is_home(frame.filename, homes):
+                return Place(frame.filename, frame.lineno or 0, frame.line or "")
+    return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it was raised from: the core raises its own from those of plugins."""
+    while error is not None:
+        yield error
+        error = error.__cause__

@@ -1,0 +1,53 @@
+"""Checks for tests of how checks are run; registered nowhere."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from warcore.testkit.check import Check
+from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
+
+
+def acts(subject):
+    subject.cls.act()
+
+
+def refuted(subject):
+    failure = Failure("decode: PRE_REPLAY", "a read", "x.py:3: y", ("guard",), "decode 4", 7)
+    raise Refuted(failure)
+
+
+def passes(subject):
+    pass
+
+
+def absent(subject):
+    raise NotApplicable("it has no graphs")
+
+
+def blind(subject):
+    raise Unproven("no detector")
+
+
+def defect(subject):
+    raise KeyError("kit")
+
+
+def untouched(subject):
+    """Fails where an earlier check has left anything behind."""
+    assert torch.get_default_dtype() is torch.float32
+    assert torch.get_num_threads() == 1
+    assert torch.is_grad_enabled()
+
+
+def seen(subject):
+    """Tells where it runs, and on what."""
+    facts = (subject.device, subject.cells, subject.thorough, subject.options)
+    raise NotApplicable(f"{os.getpid()} {facts}")
+
+
+def make(run, *, name=None, level="MUST", since="0.1", needs=(), kind="backend"):
+    name = f"{kind or 'plugin'}.{name or run.__name__}"
+    return Check(name, kind, since, level, needs, f"The rule of {name}.", "So.", "Mend.", run)
