@@ -117,7 +117,7 @@ class HostGraph(Graph):
 
     @functools.cached_property
     def _single_steps(self) -> list[Callable[[], Any]]:
-        return singly(self._recorder.nodes)
+        return singly(self._recorder.nodes, self._recorder.origins)
 
     @functools.cached_property
     def _joined_steps(self) -> list[Callable[[], Any]]:

@@ -15,9 +15,12 @@ import attrs
 import torch
 
 from warcore.device.hostcalls import Call
+from warcore.device.operations import replay_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from warcore.device.operations import Origin
 
     Step = Callable[[], Any]
 
@@ -40,9 +43,12 @@ def joined(nodes: Sequence[Call | Step]) -> list[Step]:
     return steps + _closed(run, program)
 
 
-def singly(nodes: Sequence[Call | Step]) -> list[Step]:
-    """The nodes as steps, each by itself."""
-    return [node.bound() if isinstance(node, Call) else node for node in nodes]
+def singly(nodes: Sequence[Call | Step], origins: Mapping[int, Origin] | None = None) -> list[Step]:
+    """The nodes as steps, each by itself; those with an origin tell it while they run."""
+    steps = [node.bound() if isinstance(node, Call) else node for node in nodes]
+    for position, origin in (origins or {}).items():
+        steps[position] = functools.partial(replay_call, origin, steps[position])
+    return steps
 
 
 def _closed(run: list[Call], program: _Program) -> list[Step]:

@@ -11,7 +11,14 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from warcore.device import hostcalls
 from warcore.device.hostcalls import Call
 from warcore.device.hostpool import geometry
-from warcore.device.operations import OperationMode, line_of_use
+from warcore.device.operations import (
+    OperationMode,
+    Origin,
+    frame_of_use,
+    line_of_use,
+    operation_name,
+    origins_wanted,
+)
 from warcore.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -31,11 +38,13 @@ class Recorder(OperationMode):
 
     nodes: what a replay does, in order. Of the pool's memory they hold aliases, so that they keep
     no result of the captured function from being let go; all other tensors they hold as they are.
+    origins: where the calls among the nodes come from, by their position; empty if nobody asked.
     """
 
     def __init__(self, graph: HostGraph, pool: HostPool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.nodes: list[Call | Callable[[], Any]] = []
+        self.origins: dict[int, Origin] = {}
         self._graph = graph
         self._pool = pool
         self._forms: dict[Hashable, Known | None] = {}
@@ -51,6 +60,7 @@ class Recorder(OperationMode):
     def clear(self) -> None:
         """The capture has failed, and nothing of it stays."""
         self.nodes.clear()
+        self.origins.clear()
         self._outer.clear()
         self._addresses.clear()
 
@@ -98,6 +108,13 @@ class Recorder(OperationMode):
         kwargs = kwargs or {}
         if not self._graph.recording:
             return func(*args, **kwargs)
+        before = len(self.nodes)
+        out = self._record(func, args, kwargs)
+        if origins_wanted() and len(self.nodes) > before:
+            self._note_origin(func, before)
+        return out
+
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if hostcalls.is_composite(func):
             # Under inference mode a composite call arrives whole. Its parts are what can be
             # judged and replayed: a `.item()` inside it, or an `out=` of its matrix product.
@@ -123,6 +140,13 @@ class Recorder(OperationMode):
         call.func(*call.args, **call.kwargs)
         self.nodes.append(call)
         return placed[0] if structure.is_leaf() else tree_unflatten(placed, structure)
+
+    def _note_origin(self, func: Any, first: int) -> None:
+        frame = frame_of_use()
+        origin = Origin(operation_name(func), frame.f_code.co_filename, frame.f_lineno)
+        for position in range(first, len(self.nodes)):
+            # What a composite call is made of has been noted by then.
+            self.origins.setdefault(position, origin)
 
     def _run_as_it_is(self, func: Any, args: Any, kwargs: dict[str, Any], key: Hashable) -> Any:
         """A call whose `out=` form is not known to be exact."""
