@@ -42,3 +42,5 @@ class Access:
     place: Place | None = None
     seen_by: frozenset[str] = frozenset()
     """The detectors that saw it: guard, attribution, poison."""
+    count: int = attrs.field(default=1, eq=False)
+    """How often, by the count of who noted it; start and stop then hold all of them."""
