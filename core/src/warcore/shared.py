@@ -46,6 +46,8 @@ class SharedBuffers:
                 "req_to_token", (rows + 1, self.pages_per_row * page_size), torch.int32
             )
             self.tables = SharedTables(reader)
+            self.writer = writer
+            """The table as the schedule stream writes it: the readers' may be a view of its own."""
             self._by_page = writer.view(-1, page_size)
             self._offsets = torch.arange(page_size, dtype=torch.int64, device=device.torch_device)
 

@@ -1,0 +1,348 @@
+"""Stand: a backend in a real ModelRunner, on memory that can be watched, closed and overwritten."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from warcore.backend import AttentionSpec, BackendContext
+from warcore.batch import Bucket, ForwardBatch
+from warcore.capturing import capture_all
+from warcore.contract import ForwardMode, GraphKind
+from warcore.device import EventRing, open_device
+from warcore.errors import blame
+from warcore.fence import ReadFence
+from warcore.graphs import GraphRunner
+from warcore.hooks import read_scope
+from warcore.options import NoOptions
+from warcore.runner import ModelRunner
+from warcore.scope import EngineScope
+from warcore.shared import SharedBuffers
+from warcore.statics import Statics
+from warcore.testkit.attending import Attending
+from warcore.testkit.cell import BUCKETS, CONTEXT, DRAFTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+    from warcore.device import Graph, Observer, Stream, Ticket
+    from warcore.fence import Offer
+    from warcore.model import Output
+    from warcore.testkit.cell import Cell, Shape
+    from warcore.testkit.guard import PageGuard
+
+    End = Callable[[], None]
+
+ROWS = BUCKETS[-1] + 1
+REPORTS = frozenset({"submitted", "started", "finished", "joined", "waited", "phase"})
+CAPTURED = (ForwardMode.DECODE, ForwardMode.TARGET_VERIFY, ForwardMode.DRAFT_EXTEND)
+
+
+class Recording(GraphRunner):
+    """The kit's own graph runner: whole steps, or broken at attention."""
+
+    modes = frozenset(CAPTURED) | {ForwardMode.EXTEND}
+
+    def __init__(self, ctx: Any) -> None:
+        super().__init__(ctx)
+        self._captured: dict[Bucket, tuple[Graph, Output]] = {}
+
+    def capture(self, bucket: Bucket, view: ForwardBatch) -> None:
+        graph = self.ctx.graph()
+        breaks = (graph.outside,) if self.kind is GraphKind.BREAKABLE else ()
+        step = partial(self.ctx.step, view, self.ctx.marker, *breaks)
+        self._captured[bucket] = graph, graph.capture(step)
+
+    def replay(self, bucket: Bucket) -> Output:
+        graph, output = self._captured[bucket]
+        graph.replay()
+        return output
+
+
+class RecordingSegments(Recording):
+    """The same, broken at each attention call."""
+
+    kind = GraphKind.BREAKABLE
+
+
+class EndingFence(ReadFence):
+    """Tells where the declared reads end: at the offered record, or when a replay passes it."""
+
+    def __init__(self, stand: Stand, mode: ForwardMode, end: End) -> None:
+        super().__init__(stand.device, mode)
+        self._end = end
+        self.awaited: Ticket | None = None
+
+    def offer(self, runner: object, offer: Offer, *, last: bool) -> None:
+        super().offer(runner, offer, last=last)
+        if offer.ticket is None:
+            return
+        if offer.ticket.event.external:
+            self.awaited = offer.ticket
+        else:
+            self._end()
+
+    def recorded(self, ticket: Ticket) -> None:
+        """A stream of the device has passed a record."""
+        if ticket == self.awaited:
+            self.awaited = None
+            self._end()
+
+
+class Stand:
+    """One backend, of one shape, under one kind of graph. A context manager.
+
+    All positions of all rows have slots, in pages that lie in no order; slots that no step has
+    written hold NaN. `guard`: whose pages the shared buffers live in; None: in ordinary memory.
+    """
+
+    def __init__(
+        self,
+        cls: Any,
+        shape: Shape,
+        graph: GraphKind,
+        *,
+        device: str = "host",
+        options: object = None,
+        guard: PageGuard | None = None,
+    ) -> None:
+        self.device = open_device(device, "inline")
+        if guard is not None:
+            self.device.memory = guard.allocate  # type: ignore[attr-defined]
+        self.watcher: Observer | None = None if guard is None else guard.whereabouts
+        """Who else hears what the device reports."""
+        self.device.observers = self
+        self.shape = shape
+        self.graph = graph
+        self._fence: EndingFence | None = None
+        self._options = NoOptions() if options is None else options
+        self._schedule = self.device.stream("schedule")
+        self._forward = self.device.stream("forward")
+        self.model = Attending(shape, ROWS, self.device.torch_device)
+        self._shared = SharedBuffers(
+            self.device, self._schedule, rows=ROWS, context=CONTEXT, page_size=shape.page_size
+        )
+        self.table = self._shared.tables.req_to_token
+        self._fill_table()
+        self.spec = spec_of(shape, self.device.torch_device)
+        self.kv = self._pool(cls)
+        with blame(f"backend {cls.__name__}", "__init__"):
+            self.backend = self._forward.submit(cls, self._context(graph)).result()
+        self.scope = read_scope(cls.__name__, self.backend)
+        self._runners = {role: self._runner(role) for role in ("target", "draft")}
+        if graph is not GraphKind.NONE:
+            for role, modes in (
+                ("target", (ForwardMode.DECODE, ForwardMode.TARGET_VERIFY, ForwardMode.EXTEND)),
+                ("draft", (ForwardMode.DRAFT_EXTEND,)),
+            ):
+                self._capture(graph, self._runners[role], modes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.device.close()
+
+    # ---- a step ----------------------------------------------------------------------------------
+
+    def run(self, batch: ForwardBatch, end: End = lambda: None) -> tuple[torch.Tensor, ReadFence]:
+        """One launch; its output, [tokens or requests, width], and its fence, waited for.
+
+        end: called once, on the forward stream, where the backend's declared reads end; never if
+        the step is coarse. Raises what the backend raises.
+        """
+        role = "draft" if batch.mode is ForwardMode.DRAFT_EXTEND else "target"
+        runner = self._runners[role]
+        fence = self._fence = EndingFence(self, batch.mode, end)
+        fence.own(runner)
+        runner.lend(fence)
+
+        def step() -> torch.Tensor:
+            return runner.execute(batch).logits.clone()
+
+        pending = self._forward.submit(step)
+        fence.close(self.device.event().record(self._forward), pending.error)
+        fence.wait(self._schedule)
+        output: torch.Tensor = pending.result()
+        self.device.synchronize()
+        self._fence = None
+        return output, fence
+
+    def prepare(self, cell: Cell) -> None:
+        """Compute what lies before the step: every prefix that is not empty."""
+        rows = [place + 1 for place, prefix in enumerate(cell.prefixes) if prefix]
+        lens = tuple(cell.prefixes[row - 1] for row in rows)
+        if rows:
+            self.run(self.batch(ForwardMode.EXTEND, rows, (0,) * len(rows), lens))
+
+    def steps(self, cell: Cell) -> list[ForwardBatch]:
+        """The step of a cell, and the one after it."""
+        rows = [place + 1 for place in range(len(cell.lens))]
+        after = tuple(p + n for p, n in zip(cell.prefixes, cell.lens, strict=True))
+        return [
+            self.batch(cell.mode, rows, prefixes, cell.lens) for prefixes in (cell.prefixes, after)
+        ]
+
+    def batch(
+        self, mode: ForwardMode, rows: list[int], prefixes: tuple[int, ...], lens: tuple[int, ...]
+    ) -> ForwardBatch:
+        """A step of `rows` with `lens` new tokens after `prefixes`."""
+        place = partial(torch.tensor, device=self.device.torch_device)
+        spans = list(zip(rows, prefixes, lens, strict=True))
+        positions = [p + i for _, p, n in spans for i in range(n)]
+        row_of = [row for row, _, n in spans for _ in range(n)]
+        q_start = torch.tensor([0, *lens]).cumsum(0).to(self.device.torch_device)
+        mask = None
+        if self.shape.tree and mode is ForwardMode.TARGET_VERIFY:
+            mask = torch.ones(DRAFTED, DRAFTED, dtype=torch.bool).tril().repeat(len(rows), 1)
+            mask = mask.to(self.device.torch_device)
+        return ForwardBatch(
+            mode=mode,
+            size=len(rows),
+            padded_size=len(rows),
+            padded_tokens=len(positions),
+            tokens=place([0] * len(positions)),
+            rows=place(rows),
+            seq_lens=place([p + n for _, p, n in spans]).int(),
+            q_start=q_start.int(),
+            q_row=place([index for index, (_, _, n) in enumerate(spans) for _ in range(n)]),
+            positions=place(positions),
+            out_slots=self.slots[row_of, positions].to(self.device.torch_device),
+            max_seq_len=max(p + n for _, p, n in spans),
+            extend_lens=lens if mode.is_prefill else (),
+            logits_at=q_start[1:] - 1 if mode.is_prefill else None,
+            tree_mask=mask,
+        )
+
+    # ---- memory ----------------------------------------------------------------------------------
+
+    def write_table(self, slots: torch.Tensor) -> None:
+        """Overwrite the shared table, [rows + 1, context], as the scheduler would."""
+        with torch.inference_mode():
+            self._shared.writer.copy_(slots)
+
+    def _fill_table(self) -> None:
+        page, pages = self.shape.page_size, ROWS * CONTEXT // self.shape.page_size
+        order = 1 + torch.randperm(pages, generator=torch.Generator().manual_seed(5))
+        slots = order.repeat_interleave(page) * page + torch.arange(page).repeat(pages)
+        nothing = torch.zeros(1, CONTEXT, dtype=torch.int64)
+        self.slots = torch.cat([nothing, slots.view(ROWS, CONTEXT)])
+        """[rows + 1, context] i64: the slot of each position, as the table has it."""
+        self.write_table(self.slots)
+
+    def _pool(self, cls: Any) -> list[dict[str, torch.Tensor]]:
+        pages = 1 + ROWS * CONTEXT // self.shape.page_size
+        pool = [
+            {
+                name: torch.full((pages, *memory.shape), float("nan")).to(
+                    device=self.device.torch_device, dtype=memory.dtype
+                )
+                for name, memory in cls.kv_cache(self.spec).items()
+            }
+            for _ in self.model.layers
+        ]
+        for layer in pool:
+            for memory in layer.values():
+                memory[0].zero_()
+        return pool
+
+    # ---- wiring ----------------------------------------------------------------------------------
+
+    def _context(self, graph: GraphKind) -> BackendContext:
+        statics = Statics(self.device, self._forward)
+        return BackendContext(
+            spec=self.spec,
+            max_batch=ROWS,
+            max_tokens=ROWS * CONTEXT,
+            shared=self._shared.tables,
+            kv=self.kv,
+            graph=graph,
+            options=self._options,
+            static=statics.static,
+            stage=statics.stage,
+        )
+
+    def _runner(self, role: str) -> ModelRunner:
+        model: Any = self.model
+        return ModelRunner(
+            self.device,
+            model,
+            self.backend,
+            self.scope,
+            EngineScope(),
+            ring=EventRing(self.device),
+            role=role,
+        )
+
+    def _capture(
+        self, graph: GraphKind, runner: ModelRunner, modes: tuple[ForwardMode, ...]
+    ) -> None:
+        cls = Recording if graph is GraphKind.UNBROKEN else RecordingSegments
+        buckets = []
+        for mode in modes:
+            width = 1 if mode is ForwardMode.DECODE else DRAFTED
+            shapes = [(rows, rows * width) for rows in BUCKETS]
+            for rows, tokens in [(1, 8)] if mode is ForwardMode.EXTEND else shapes:
+                batch = self.batch(
+                    mode, list(range(1, rows + 1)), (0,) * rows, (tokens // rows,) * rows
+                )
+                key = self.backend.graph_key(batch)
+                if key is not None:
+                    buckets.append(Bucket(mode, rows, tokens, CONTEXT, key))
+        buckets.sort(key=lambda bucket: -bucket.tokens)
+        wired: Any = SimpleNamespace(
+            choices=SimpleNamespace(
+                spec=self.spec,
+                graph_runner=cls,
+                graph_runner_name=cls.__name__,
+                graph_runner_options=NoOptions(),
+                backend_name=type(self.backend).__name__,
+            ),
+            device=self.device,
+            forward=self._forward,
+            backend=self.backend,
+            buckets=tuple(buckets),
+        )
+        capture_all(wired, runner)
+
+    # ---- the device reports ----------------------------------------------------------------------
+
+    def recorded(self, stream: Stream, ticket: Ticket) -> None:
+        """A record was passed: a marker's may be the end of the declared reads."""
+        if self._fence is not None:
+            self._fence.recorded(ticket)
+        if self.watcher is not None:
+            self.watcher.recorded(stream, ticket)
+
+    def __getattr__(self, name: str) -> Any:
+        """Every other report goes to the watcher."""
+        if name not in REPORTS:
+            raise AttributeError(name)
+        return _nothing if self.watcher is None else getattr(self.watcher, name)
+
+
+def spec_of(shape: Shape, device: torch.device) -> AttentionSpec:
+    """What a backend is asked to serve."""
+    dtype = getattr(torch, shape.dtype)
+    return AttentionSpec(
+        q_heads=shape.q_heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        dtype=dtype,
+        kv_dtype=dtype,
+        page_size=shape.page_size,
+        max_context=CONTEXT,
+        windows=frozenset(shape.windows),
+        tree=shape.tree,
+        device=device,
+        role="target",
+    )
+
+
+def _nothing(*_: object) -> None:
+    """Nobody watches."""

@@ -1,0 +1,86 @@
+"""Walking the grid: a backend through every cell that it says it can serve."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from warcore.contract import GraphKind
+from warcore.testkit.cell import cells, shapes
+from warcore.testkit.outcome import NotApplicable
+from warcore.testkit.stand import Stand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from warcore.testkit.cell import Cell, Shape
+    from warcore.testkit.guard import PageGuard
+    from warcore.testkit.subject import Subject
+
+
+@contextmanager
+def quiet_torch() -> Iterator[None]:
+    """One thread, as long as tensors are this small; then as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def stands(
+    subject: Subject, *, guard: PageGuard | None = None, graphs: tuple[GraphKind, ...] | None = None
+) -> Iterator[Stand]:
+    """A stand for each shape that the backend can serve, times the kinds of graph.
+
+    NotApplicable, with its own reasons, if it can serve none.
+    """
+    reasons: list[str] = []
+    served = 0
+    for shape in shapes(subject.cls.page_sizes, thorough=subject.thorough):
+        for graph in graphs or tuple(GraphKind):
+            with quiet_torch():
+                why = why_not(subject, shape)
+                if why:
+                    reasons += [reason for reason in why if reason not in reasons]
+                    break
+                served += 1
+                with new_stand(subject, shape, graph, guard=guard) as stand:
+                    yield stand
+    if not served:
+        raise NotApplicable(f"it serves none of the kit's shapes: {'; '.join(reasons)}")
+
+
+def new_stand(
+    subject: Subject, shape: Shape, graph: GraphKind, *, guard: PageGuard | None = None
+) -> Stand:
+    """The subject on its device."""
+    return Stand(
+        subject.cls, shape, graph, device=subject.device, options=subject.options, guard=guard
+    )
+
+
+def why_not(subject: Subject, shape: Shape) -> list[str]:
+    """Every reason why the backend cannot serve `shape`."""
+    from warcore.testkit.stand import spec_of
+
+    device = torch.device("cuda" if subject.device == "cuda" else "cpu")
+    reasons: list[str] = subject.cls.why_not(spec_of(shape, device))
+    return reasons
+
+
+def cells_of(subject: Subject, stand: Stand) -> Iterator[Cell]:
+    """The cells of a stand that the subject asks for, each prepared for its first step."""
+    for cell in cells(stand.shape, stand.graph, thorough=subject.thorough):
+        if subject.cells in str(cell):
+            stand.prepare(cell)
+            yield cell
+
+
+def declared(stand: Stand, cell: Cell) -> str:
+    """The backend's word for a cell's mode."""
+    ends: Any = stand.scope.ends[cell.mode]
+    return f"{ends.name} for {cell.mode.value} steps"
