@@ -133,14 +133,19 @@ def load(record: PluginRecord) -> type:
     return plugin  # type: ignore[no-any-return]
 
 
+def base_of(kind: Kind) -> type:
+    """The class that every plugin of `kind` derives from."""
+    module, name = _BASES[kind]
+    return getattr(import_module(module), name)  # type: ignore[no-any-return]
+
+
 def _check(record: PluginRecord, plugin: Any) -> None:
-    module, name = _BASES[record.kind]
-    base = getattr(import_module(module), name)
+    base = base_of(record.kind)
     cause = None
     if not isinstance(plugin, type):
         cause = f"it is a {type(plugin).__name__}, not a class"
     elif not issubclass(plugin, base):
-        cause = f"{plugin.__qualname__} is not a subclass of warcore.{name}"
+        cause = f"{plugin.__qualname__} is not a subclass of warcore.{base.__name__}"
     elif inspect.isabstract(plugin):
         missing = ", ".join(sorted(getattr(plugin, "__abstractmethods__", ())))
         cause = f"{plugin.__qualname__} does not define {missing}"

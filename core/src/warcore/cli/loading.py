@@ -55,7 +55,7 @@ def cut_to(config: EngineConfig, prompts: int) -> EngineConfig:
 
 
 @contextmanager
-def torch_needed(what: str) -> Iterator[None]:
+def torch_needed(what: str, of: str = "a model") -> Iterator[None]:
     """Around what imports torch: ConfigError if it is not installed. what: "running" a model."""
     try:
         yield
@@ -63,7 +63,7 @@ def torch_needed(what: str) -> Iterator[None]:
         if error.name != "torch":
             raise
         raise ConfigError(
-            f"{what} a model needs torch, which is not installed",
+            f"{what} {of} needs torch, which is not installed",
             next="pip install 'warcore[torch]'",
         ) from error
 

@@ -67,7 +67,11 @@ class Isolation:
 
     def __init__(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the nursery
-        self._process = subprocess.Popen(  # noqa: S603 - our interpreter and the program above
+        self._process = self._started()
+        self._platform: dict[str, Any] | None = None
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 - our interpreter and the program above
             [sys.executable, "-c", _PROGRAM, json.dumps(_path())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -75,7 +79,6 @@ class Isolation:
             # Ctrl-C is for us: we end it.
             start_new_session=True,
         )
-        self._platform: dict[str, Any] | None = None
 
     @property
     def platform(self) -> dict[str, Any]:
@@ -92,6 +95,10 @@ class Isolation:
 
         NotHere if the plugin's class or the check lives in this process only.
         """
+        if self._process.poll() is not None:
+            # A plugin has taken its parent down.
+            self._end()
+            self._process, self._platform = self._started(), None
         _ = self.platform
         with tempfile.TemporaryDirectory(prefix="warcore-check-") as folder:
             task = _task(check, subject, seconds, folder)
@@ -101,13 +108,12 @@ class Isolation:
             took = time.perf_counter() - start
             return _ended(task, code, took, died=self._process.poll() is not None)
 
-    @property
-    def alive(self) -> bool:
-        """Whether another check can be run: a plugin may have taken its parent down."""
-        return self._process.poll() is None
-
     def close(self) -> None:
         """End the nursery, and a check that is running."""
+        self._end()
+        self._log.close()
+
+    def _end(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with suppress(OSError):
@@ -117,7 +123,6 @@ class Isolation:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._log.close()
 
     def __enter__(self) -> Self:
         return self

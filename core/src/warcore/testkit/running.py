@@ -72,7 +72,7 @@ class Run:
         self._seconds = time_limit(thorough=subject.thorough)
         self._results: dict[str, Result] = {}
         self._isolation = isolation
-        self._lent = isolation
+        self._lent = isolation is not None
         self._here = ""
         self._unloadable = ""
 
@@ -83,10 +83,10 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """End the process that the checks are born in. Another check starts another one."""
-        if self._isolation is not None and self._isolation is not self._lent:
+        """End the process that the checks are born in, if it is its own."""
+        if self._isolation is not None and not self._lent:
             self._isolation.close()
-        self._isolation = None
+            self._isolation = None
 
     @property
     def platform(self) -> Mapping[str, Any]:
@@ -149,9 +149,6 @@ class Run:
         )
 
     def _nursery(self) -> Isolation:
-        if self._isolation is not None and not self._isolation.alive:
-            # A plugin has taken its parent down.
-            self.close()
         if self._isolation is None:
             self._isolation = Isolation()
         return self._isolation

@@ -35,7 +35,8 @@ class Selection:
 
         ConfigError if there are none of this kind, or none fits.
         """
-        every = tuple(checks_of(kind))
+        # Whether it can be loaded comes before all that is peculiar to its kind.
+        every = tuple(sorted(checks_of(kind), key=lambda check: check.kind is not None))
         if not any(check.kind == kind for check in every):
             raise ConfigError(f"there are no checks of a {kind} in this version of warcore yet")
         names = [check.name for check in every]

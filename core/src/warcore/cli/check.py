@@ -1,0 +1,199 @@
+"""`warcore check`: hold an installed plugin to the contract, and tell what to mend."""
+
+from __future__ import annotations
+
+import json
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+import click
+
+from warcore.cli.output import aligned, console, debug_option, progress
+from warcore.cli.usage import OneOf
+from warcore.errors import ConfigError
+from warcore.registry import find_plugins, named, select
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from warcore.records import PluginRecord
+    from warcore.testkit.check import Check
+    from warcore.testkit.outcome import Outcome
+    from warcore.testkit.results import Result, Results
+    from warcore.testkit.subject import Subject
+
+_WIDTH = 100
+"""Sentences are folded here, or where the terminal ends."""
+_COLUMN = 15
+"""Where the text of a failure begins."""
+_COPIED = {"at", "just this", "it printed", "trace"}
+"""Parts of a failure that are never folded: they are copied, or have lines of their own."""
+
+
+@click.command("check")
+@click.argument("name", metavar="[KIND:]NAME", required=False)
+@click.option("--json", "json_file", metavar="FILE", help="Write the report as a JSON document.")
+@click.option(
+    "--device",
+    type=OneOf(("host", "cuda")),
+    default="host",
+    show_default=True,
+    help="The device to check it on.",
+)
+@click.option(
+    "-k",
+    "pattern",
+    metavar="PATTERN",
+    default="",
+    help="Only the checks whose name holds PATTERN (or fits it: `*`), and those that they need.",
+)
+@click.option("--all", "thorough", is_flag=True, help="Walk the whole grid, not the default one.")
+@click.option("--cell", metavar="CELL", default="", help="Only the cells that hold CELL.")
+@click.option("--explain", metavar="CHECK", help="Say what a check is about, and run nothing.")
+@debug_option
+@click.pass_context
+def check(
+    ctx: click.Context,
+    /,
+    *,
+    name: str | None,
+    json_file: str | None,
+    device: str,
+    pattern: str,
+    thorough: bool,
+    cell: str,
+    explain: str | None,
+) -> None:
+    """Hold the installed plugin NAME to the contract of warcore.
+
+    Runs each check in a process of its own, for at most 60 s (WARCORE_CHECK_TIMEOUT=SECONDS).
+    Exit code: 0 conformant, 1 not conformant, 2 it could not be found out.
+    """
+    from warcore.cli.files import Target
+    from warcore.cli.loading import torch_needed
+
+    with torch_needed("checking", "a plugin"):
+        if explain is not None:
+            from warcore.testkit.selection import find_check
+
+            _explain(find_check(explain))
+            return
+        if name is None:
+            raise ConfigError("there is no plugin to check", next="warcore list-plugins")
+        from warcore.testkit.subject import Subject
+
+        target = None if json_file is None else Target.of("--json", json_file)
+        subject = Subject(_record(name), None, device, cell, thorough)
+        results = _run(subject, pattern)
+    from warcore.testkit.lastreport import keep
+
+    _conclude(results)
+    keep(results)
+    if target is not None:
+        from warcore.testkit.report import document
+
+        target.write([json.dumps(document(results), indent=2, ensure_ascii=False), "\n"])
+    ctx.exit(results.code)
+
+
+def _record(name: str) -> PluginRecord:
+    """The plugin that a person named. ConfigError or PluginError, with what to type instead."""
+    records = find_plugins()
+    kinds = dict.fromkeys(record.kind for record in named(records, name))
+    if len(kinds) > 1:
+        these = " or ".join(f"{kind}:{name}" for kind in kinds)
+        raise ConfigError(f"{len(kinds)} plugins are called {name!r}", next=these)
+    return select(records, next(iter(kinds)), name)
+
+
+def _run(subject: Subject, pattern: str) -> Results:
+    """Run the checks: a line for each, and on a terminal a bar below them."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+    from warcore.testkit.running import run_checks
+    from warcore.testkit.selection import Selection
+
+    total = len(Selection.of(subject.record.kind, pattern).checks)
+    screen = console()
+    screen.print(f"{subject.record} on {subject.device}", style="bold", soft_wrap=True)
+    text = TextColumn("{task.description}", markup=False)
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with progress(*columns) as bar:
+        task = bar.add_task("starting", total=total)
+
+        def ends(result: Result) -> None:
+            # Above the bar, where both are one terminal.
+            out = bar.console if screen.is_terminal and bar.console.is_terminal else screen
+            out.print(_line(result), style=_style(result), soft_wrap=True)
+            bar.advance(task)
+
+        return run_checks(
+            subject, pattern, starts=lambda c: bar.update(task, description=c.name), ends=ends
+        )
+
+
+def _line(result: Result) -> str:
+    said = f": {result.why}" if result.why else ""
+    level = "" if result.check.level == "MUST" else " (SHOULD)"
+    newer = "" if result.counted else f" [new in {result.check.since}, not counted]"
+    return f"  {result.outcome.value:<16}  {result.check}{level}{said}{newer}"
+
+
+def _style(result: Result) -> str:
+    from warcore.testkit.outcome import Outcome
+
+    styles: dict[Outcome, str] = {
+        Outcome.PASSED: "green",
+        Outcome.FAILED: "red" if result.refutes else "yellow",
+        Outcome.BLOCKED: "red",
+        Outcome.UNPROVEN: "yellow",
+    }
+    return styles.get(result.outcome, "dim")
+
+
+def _conclude(results: Results) -> None:
+    """What failed, what was not covered, and the sum in the last line."""
+    from warcore.testkit.coverage import not_covered
+    from warcore.testkit.outcome import Outcome
+    from warcore.testkit.report import summed, verdict
+
+    screen = console()
+    for result in results.results:
+        if result.outcome in {Outcome.FAILED, Outcome.UNPROVEN, Outcome.EXPECTED_FAILURE}:
+            _print_failure(screen, result, results.subject)
+    width = min(screen.width, _WIDTH)
+    screen.print("\nNot covered:", soft_wrap=True)
+    for sentence in not_covered(results):
+        text = fill(sentence, width - 4, break_on_hyphens=False).replace("\n", "\n    ")
+        screen.print(f"    {text}", soft_wrap=True)
+    style = {0: "bold green", 1: "bold red"}.get(results.code, "bold yellow")
+    screen.print(f"\n{summed(results)}: {verdict(results)}", style=style, soft_wrap=True)
+
+
+def _print_failure(screen: Console, result: Result, subject: Subject) -> None:
+    from warcore.testkit.report import told
+
+    head = f"{result.check}: {result.outcome.value}"
+    screen.print(f"\n{head}", style=f"bold {_style(result)}", soft_wrap=True)
+    width = min(screen.width, _WIDTH) - _COLUMN
+    for heading, text in told(result, subject):
+        if not text:
+            continue
+        shown = text if heading in _COPIED else fill(text, width, break_on_hyphens=False)
+        first, *more = shown.splitlines()
+        lines = [f"    {heading:<{_COLUMN - 4}}{first}"]
+        lines += [f"{'':{_COLUMN}}{line}" for line in more]
+        screen.print("\n".join(lines), soft_wrap=True)
+
+
+def _explain(which: Check) -> None:
+    screen = console()
+    width = min(screen.width, _WIDTH)
+    kind = which.kind or "every kind of plugin"
+    rows = [("level", which.level), ("since", which.since), ("about", kind)]
+    rows += [("needs", ", ".join(which.needs))] if which.needs else []
+    screen.print(which.name, style="bold", soft_wrap=True)
+    for line in aligned(rows):
+        screen.print(f"    {line}", soft_wrap=True)
+    for paragraph in (which.rule, which.incident, which.mend):
+        screen.print(f"\n{fill(paragraph, width, break_on_hyphens=False)}", soft_wrap=True)

@@ -1,0 +1,65 @@
+"""Coverage: what a run could see, and what it says nothing about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from warcore.testkit.outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from warcore.testkit.results import Results
+
+_ON_CUDA = ("in-order poison",)
+"""The detectors that need no host device."""
+
+
+@attrs.frozen
+class Detector:
+    """One detector, and whether it could work."""
+
+    name: str
+    why_not: str | None
+    """None: it works here."""
+
+
+def detectors(results: Results) -> tuple[Detector, ...]:
+    """The detectors of the kit, and which of them could work in this run."""
+    found = []
+    for name, why in results.platform["detectors"].items():
+        host_only = results.subject.device != "host" and name not in _ON_CUDA
+        reason = "it needs the host device" if host_only else why
+        found.append(Detector(name, reason))
+    return tuple(found)
+
+
+def not_covered(results: Results) -> Iterator[str]:
+    """What the verdict does not hold for, in sentences."""
+    subject, selection = results.subject, results.selection
+    if subject.device == "host":
+        yield "A CPU run says nothing about a plugin's separate CUDA kernels."
+    for detector in detectors(results):
+        if detector.why_not is not None:
+            yield f"The {detector.name} did not run: {detector.why_not}."
+    if selection.pattern:
+        left = selection.available - len(selection.checks)
+        yield f"{left} of {selection.available} checks were left out (-k {selection.pattern})."
+    if subject.cells:
+        yield f"Of the grid only the cells that hold {subject.cells!r} were walked (--cell)."
+    elif not subject.thorough:
+        yield "The default grid was walked; --all walks the whole of it."
+    newer = sum(not result.counted for result in results.results)
+    if newer:
+        which = "1 check is" if newer == 1 else f"{newer} checks are"
+        yield f"{which} newer than the plugin's contract {results.contract}, and not counted."
+    here = next((result.here for result in results.results if result.here), "")
+    if here:
+        yield (
+            f"Checks ran in this process, for {here}: what a crash or a hang of the plugin would "
+            "have been was not tried."
+        )
+    if any(result.outcome is Outcome.UNPROVEN for result in results.results):
+        yield "Where a check could not run, nothing is known."

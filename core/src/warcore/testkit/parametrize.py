@@ -1,0 +1,142 @@
+"""The checks of one class as callables, for `pytest.mark.parametrize`. Imports no pytest."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import unittest
+from typing import TYPE_CHECKING
+
+import attrs
+
+from warcore.errors import ConfigError
+from warcore.records import KINDS, LoadError, PluginRecord, base_of, load
+from warcore.registry import find_plugins
+from warcore.testkit.isolation import Isolation
+from warcore.testkit.outcome import Outcome
+from warcore.testkit.report import as_text
+from warcore.testkit.running import Run
+from warcore.testkit.selection import Selection, refuse_unknown
+from warcore.testkit.subject import Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from warcore.testkit.check import Check
+
+_shared: dict[int, Isolation] = {}
+"""The isolation of each process: a fork must not talk to its parent's."""
+
+
+class ContractError(AssertionError):
+    """A plugin breaks a rule of the contract, or it could not be found out whether it does."""
+
+
+def checks(
+    cls: type,
+    known_failures: Mapping[str, str] | None = None,
+    *,
+    device: str = "host",
+    thorough: bool = False,
+) -> list[Item]:
+    """Every check of the contract for a plugin's class: callables whose `str()` is their name.
+
+        @pytest.mark.parametrize("check", warcore.testkit.checks(MyBackend), ids=str)
+        def test_contract(check):
+            check()
+
+    known_failures: the reason for each check that it fails; only what it SHOULD do may be there. An
+    entry that no check has, or a MUST, is an item of its own, which fails. device: `host` or
+    `cuda`. thorough: walk the whole grid.
+
+    Called, a check raises AssertionError if it fails or could not run, or passes and is a known
+    failure, and `unittest.SkipTest` if it does not apply or fails as its author said. Each can be
+    run alone and in any order.
+    """
+    known = dict(known_failures or {})
+    record = _record_of(cls)
+    selection = Selection.of(record.kind)
+    run = _Shared(Subject(record, cls, device=device, thorough=thorough), known, selection)
+    wrong = refuse_unknown(known, selection.checks)
+    items = [Item(check.name, run, check) for check in selection.checks]
+    items += [Item(f"known_failures[{name}]", run, None, why) for name, why in wrong.items()]
+    return items
+
+
+@attrs.frozen(eq=False, str=False, repr=False)
+class Item:
+    """One check of one plugin, to be called."""
+
+    name: str
+    shared: _Shared
+    check: Check | None
+    wrong: str = ""
+    """What is wrong with an entry of `known_failures`; such an item has no check."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"<check {self.name} of {self.shared.subject.record}>"
+
+    def __call__(self) -> None:
+        """Run it; raises if it does not pass."""
+        __tracebackhide__ = True
+        if self.check is None:
+            raise ContractError(self.wrong)
+        result = self.shared.run().result(self.check, self.shared.selection)
+        if not result.counted:
+            raise unittest.SkipTest(f"newer than the plugin's contract: {result.outcome.value}")
+        if result.outcome in {Outcome.NOT_APPLICABLE, Outcome.EXPECTED_FAILURE}:
+            raise unittest.SkipTest(f"{result.outcome.value}: {result.why}")
+        if result.outcome is not Outcome.PASSED:
+            raise ContractError(as_text(result, self.shared.subject))
+
+
+@attrs.define(eq=False)
+class _Shared:
+    """What the items of one class have in common: a check that another one needs is run once."""
+
+    subject: Subject
+    known: Mapping[str, str]
+    selection: Selection
+    _run: Run | None = None
+
+    def run(self) -> Run:
+        if self._run is None:
+            self._run = Run(self.subject, self.known, _isolation())
+        return self._run
+
+
+def _isolation() -> Isolation:
+    """That of this process, for all its items."""
+    mine = _shared.get(os.getpid())
+    if mine is None:
+        mine = _shared[os.getpid()] = Isolation()
+        atexit.register(_close, os.getpid(), mine)
+    return mine
+
+
+def _close(process: int, isolation: Isolation) -> None:
+    if os.getpid() == process:
+        isolation.close()
+
+
+def _record_of(cls: type) -> PluginRecord:
+    """The record of the installed plugin that this class is, or one for the class alone."""
+    kinds = [kind for kind in KINDS if isinstance(cls, type) and issubclass(cls, base_of(kind))]
+    if not kinds:
+        raise ConfigError(
+            f"{cls!r} is no plugin: it derives from no base class of warcore",
+            next="checks(MyBackend), where MyBackend is a class below warcore.AttentionBackend",
+        )
+    top = cls.__module__.partition(".")[0]
+    for record in find_plugins(kind=kinds[0]):
+        if record.state == "available" and record.entry_point.startswith((f"{top}.", f"{top}:")):
+            try:
+                found = load(record)
+            except LoadError:
+                continue
+            if found is cls:
+                return record
+    return PluginRecord.of_class(kinds[0], cls)
