@@ -29,6 +29,17 @@ def test_a_foreign_reference_is_left_to_others(family, ref):
     assert family.recognises(ref) is None
 
 
+@pytest.mark.parametrize("ref", ["x" * 5000, "/x" * 3000, "~nobody-has-this-name/x"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_path_that_cannot_even_be_looked_up_is_no_model(family, ref):
+    assert family.recognises(ref) is None
+
+
+def test_a_file_that_cannot_even_be_looked_up_is_not_there():
+    with pytest.raises(ModelError, match="there is no such file"):
+        Gguf.recognises("gguf:" + "x" * 5000)
+
+
 def test_each_reference_has_one_family(files):
     refs = ["smollm2", "random:tiny", str(files.gguf()), str(files.safetensors())]
     for ref, own in zip(refs, FAMILIES, strict=True):

