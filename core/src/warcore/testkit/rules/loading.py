@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -15,8 +14,9 @@ from warcore.hooks import NEAR, read_hooks
 from warcore.options import parse_options
 from warcore.testkit.check import check
 from warcore.testkit.interpreter import answered, ask
-from warcore.testkit.outcome import Failure, NotApplicable, Refuted
-from warcore.testkit.sources import Package, place_of
+from warcore.testkit.outcome import Failure, Refuted
+from warcore.testkit.sources import place_of
+from warcore.testkit.task import task_of
 from warcore.testkit.watching import DEVICE
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def loads(subject: Subject) -> None:
     Import what may be missing inside the function that needs it, and import each module that the
     class needs in the module itself: another plugin may not have done it before.
     """
-    ended = ask(WATCH, {**_task(subject), "before": []})
+    ended = ask(WATCH, {**task_of(subject), "before": []})
     error = ended.how if ended.told is None else ended.told["error"]
     if error is not None:
         raise Refuted(
@@ -150,27 +150,11 @@ def hooks_are_spelt_right(subject: Subject) -> None:
         )
 
 
-def _task(subject: Subject) -> dict[str, Any]:
-    """What a fresh interpreter must know to load the plugin."""
-    record = subject.record
-    if "<" in record.entry_point:
-        raise NotApplicable(f"no other process can import {record.entry_point}")
-    try:
-        root = Package.of(record).root
-    except NotApplicable:
-        below = record.file or "\0"
-    else:
-        below = f"{root}/" if root.is_dir() else str(root)
-    before = ["torch"] if find_spec("torch") else []
-    fields = attrs.asdict(record, filter=lambda field, _: field.name != "given")
-    return {"record": fields, "root": below, "before": before}
-
-
 def _refute_changes(subject: Subject, *, device: bool) -> None:
     """Refuted if importing it changed the process: by holding a device, or in another way."""
     changes = [
         change
-        for change in answered(WATCH, _task(subject))["changes"]
+        for change in answered(WATCH, task_of(subject))["changes"]
         if (change["what"] == DEVICE) == device and not _of_a_library(change)
     ]
     if not changes:
