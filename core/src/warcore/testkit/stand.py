@@ -14,8 +14,6 @@ from warcore.capturing import capture_all
 from warcore.contract import ForwardMode, GraphKind
 from warcore.device import EventRing, open_device
 from warcore.errors import blame
-from warcore.fence import ReadFence
-from warcore.graphs import GraphRunner
 from warcore.hooks import read_scope
 from warcore.options import NoOptions
 from warcore.runner import ModelRunner
@@ -24,74 +22,21 @@ from warcore.shared import SharedBuffers
 from warcore.statics import Statics
 from warcore.testkit.attending import Attending
 from warcore.testkit.cell import BUCKETS, CONTEXT, DRAFTED
+from warcore.testkit.ending import EndingFence
+from warcore.testkit.recorders import Recording, RecordingSegments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Self
 
-    from warcore.device import Graph, Observer, Stream, Ticket
-    from warcore.fence import Offer
-    from warcore.model import Output
+    from warcore.device import Observer, Stream, Ticket
+    from warcore.fence import ReadFence
+    from warcore.graphs import GraphRunner
     from warcore.testkit.cell import Cell, Shape
+    from warcore.testkit.ending import End
     from warcore.testkit.guard import PageGuard
-
-    End = Callable[[], None]
 
 ROWS = BUCKETS[-1] + 1
 REPORTS = frozenset({"submitted", "started", "finished", "joined", "waited", "phase"})
-CAPTURED = (ForwardMode.DECODE, ForwardMode.TARGET_VERIFY, ForwardMode.DRAFT_EXTEND)
-
-
-class Recording(GraphRunner):
-    """The kit's own graph runner: whole steps, or broken at attention."""
-
-    modes = frozenset(CAPTURED) | {ForwardMode.EXTEND}
-
-    def __init__(self, ctx: Any) -> None:
-        super().__init__(ctx)
-        self._captured: dict[Bucket, tuple[Graph, Output]] = {}
-
-    def capture(self, bucket: Bucket, view: ForwardBatch) -> None:
-        graph = self.ctx.graph()
-        breaks = (graph.outside,) if self.kind is GraphKind.BREAKABLE else ()
-        step = partial(self.ctx.step, view, self.ctx.marker, *breaks)
-        self._captured[bucket] = graph, graph.capture(step)
-
-    def replay(self, bucket: Bucket) -> Output:
-        graph, output = self._captured[bucket]
-        graph.replay()
-        return output
-
-
-class RecordingSegments(Recording):
-    """The same, broken at each attention call."""
-
-    kind = GraphKind.BREAKABLE
-
-
-class EndingFence(ReadFence):
-    """Tells where the declared reads end: at the offered record, or when a replay passes it."""
-
-    def __init__(self, stand: Stand, mode: ForwardMode, end: End) -> None:
-        super().__init__(stand.device, mode)
-        self._end = end
-        self.awaited: Ticket | None = None
-
-    def offer(self, runner: object, offer: Offer, *, last: bool) -> None:
-        super().offer(runner, offer, last=last)
-        if offer.ticket is None:
-            return
-        if offer.ticket.event.external:
-            self.awaited = offer.ticket
-        else:
-            self._end()
-
-    def recorded(self, ticket: Ticket) -> None:
-        """A stream of the device has passed a record."""
-        if ticket == self.awaited:
-            self.awaited = None
-            self._end()
 
 
 class Stand:
@@ -110,7 +55,14 @@ class Stand:
         device: str = "host",
         options: object = None,
         guard: PageGuard | None = None,
+        runner: type[GraphRunner] | None = None,
+        runner_options: object = None,
     ) -> None:
+        """runner: the graph runner to use; None: the kit's own."""
+        self._graph_runner = runner or (
+            Recording if graph is GraphKind.UNBROKEN else RecordingSegments
+        )
+        self._runner_options = NoOptions() if runner_options is None else runner_options
         self.device = open_device(device, "inline")
         if guard is not None:
             self.device.memory = guard.allocate  # type: ignore[attr-defined]
@@ -140,7 +92,7 @@ class Stand:
                 ("target", (ForwardMode.DECODE, ForwardMode.TARGET_VERIFY, ForwardMode.EXTEND)),
                 ("draft", (ForwardMode.DRAFT_EXTEND,)),
             ):
-                self._capture(graph, self._runners[role], modes)
+                self._capture(self._runners[role], modes)
 
     def __enter__(self) -> Self:
         return self
@@ -158,7 +110,7 @@ class Stand:
         """
         role = "draft" if batch.mode is ForwardMode.DRAFT_EXTEND else "target"
         runner = self._runners[role]
-        fence = self._fence = EndingFence(self, batch.mode, end)
+        fence = self._fence = EndingFence(self.device, batch.mode, end)
         fence.own(runner)
         runner.lend(fence)
 
@@ -172,6 +124,19 @@ class Stand:
         self.device.synchronize()
         self._fence = None
         return output, fence
+
+    @property
+    def replays(self) -> int:
+        """How many steps were replayed so far."""
+        captures = [r.captures for r in self._runners.values() if r.captures is not None]
+        return sum(each.facts()["replays"] for each in captures)
+
+    def marked(self, batch: ForwardBatch) -> bool:
+        """Whether the captured step that holds `batch` has a marker."""
+        runner = self._runners["draft" if batch.mode is ForwardMode.DRAFT_EXTEND else "target"]
+        captures = runner.captures
+        bucket = None if captures is None else captures.bucket_for(batch)
+        return captures is not None and bucket is not None and captures.marker(bucket) is not None
 
     def prepare(self, cell: Cell) -> None:
         """Compute what lies before the step: every prefix that is not empty."""
@@ -279,12 +244,12 @@ class Stand:
             role=role,
         )
 
-    def _capture(
-        self, graph: GraphKind, runner: ModelRunner, modes: tuple[ForwardMode, ...]
-    ) -> None:
-        cls = Recording if graph is GraphKind.UNBROKEN else RecordingSegments
+    def _capture(self, runner: ModelRunner, modes: tuple[ForwardMode, ...]) -> None:
+        cls = self._graph_runner
         buckets = []
         for mode in modes:
+            if mode not in cls.modes:
+                continue
             width = 1 if mode is ForwardMode.DECODE else DRAFTED
             shapes = [(rows, rows * width) for rows in BUCKETS]
             for rows, tokens in [(1, 8)] if mode is ForwardMode.EXTEND else shapes:
@@ -300,7 +265,7 @@ class Stand:
                 spec=self.spec,
                 graph_runner=cls,
                 graph_runner_name=cls.__name__,
-                graph_runner_options=NoOptions(),
+                graph_runner_options=self._runner_options,
                 backend_name=type(self.backend).__name__,
             ),
             device=self.device,
