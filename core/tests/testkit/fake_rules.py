@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from pathlib import Path
 
 import torch
 
@@ -46,6 +48,14 @@ def seen(subject):
     """Tells where it runs, and on what."""
     facts = (subject.device, subject.cells, subject.thorough, subject.options)
     raise NotApplicable(f"{os.getpid()} {facts}")
+
+
+def waits(subject):
+    """Tells who it is, and never ends."""
+    with Path(os.environ["WARCORE_TEST_FILE"]).open("w") as file:
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        signal.pause()
 
 
 def make(run, *, name=None, level="MUST", since="0.1", needs=(), kind="backend"):

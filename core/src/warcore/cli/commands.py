@@ -28,6 +28,9 @@ class _Entry(NamedTuple):
 
 # The summaries stand here so that `warcore --help` imports no command.
 COMMANDS: Final = {
+    "check": _Entry(
+        "warcore.cli.check", "check", "Hold a plugin to the contract, and tell what to mend."
+    ),
     "generate": _Entry("warcore.cli.generate", "generate", "Let a model answer prompts."),
     "list-plugins": _Entry(
         "warcore.cli.list_plugins", "list_plugins", "Show the installed plugins and their state."

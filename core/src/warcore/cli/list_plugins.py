@@ -15,6 +15,7 @@ from warcore.cli.usage import OneOf
 from warcore.probe import Probe, probe, timeout
 from warcore.records import KINDS, PluginRecord
 from warcore.registry import ALLOWLIST, find_plugins, named
+from warcore.testkit.lastreport import kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,13 +99,21 @@ def _document(rows: Sequence[Probe], *, loading: bool) -> dict[str, object]:
             for r in rows
             if r.tried
         ]
+    checked = [
+        {"kind": row.record.kind, "name": row.record.name, **attrs.asdict(report)}
+        for row in rows
+        for report in kept(row.record)
+    ]
+    if checked:
+        document["checked"] = checked
     return document
 
 
 def _print(rows: Sequence[Probe], *, loading: bool) -> None:
     screen = console()
     head = ("KIND", "NAME", "DISTRIBUTION", "STATE", *(("IMPORT", "CLASS") if loading else ()))
-    first, *lines = aligned([head, *(_cells(row, loading=loading) for row in rows)])
+    table = [head, *(_cells(row, loading=loading) for row in rows)]
+    first, *lines = aligned(_with_reports(table, rows))
     screen.print(first, style="bold", soft_wrap=True)
     for row, line in zip(rows, lines, strict=True):
         record = row.record
@@ -127,6 +136,14 @@ def _cells(row: Probe, *, loading: bool) -> tuple[str, ...]:
         return cells
     seconds = "" if row.seconds is None else f"{row.seconds:.2f} s"
     return (*cells, seconds, row.cls or "")
+
+
+def _with_reports(table: list[tuple[str, ...]], rows: Sequence[Probe]) -> Sequence[tuple[str, ...]]:
+    """The table with what `warcore check` found, if it was run on any of these."""
+    reports = [", ".join(map(str, kept(row.record))) for row in rows]
+    if not any(reports):
+        return table
+    return [(*cells, more) for cells, more in zip(table, ["CONTRACT", *reports], strict=True)]
 
 
 def _footer(rows: Sequence[Probe], *, loading: bool) -> str:

@@ -114,6 +114,9 @@ class Isolation:
         self._log.close()
 
     def _end(self) -> None:
+        if self._platform is None:
+            # It is still busy importing, and has nothing to take along.
+            self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with suppress(OSError):

@@ -1,0 +1,268 @@
+"""`warcore check` as a person and as a program meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from testkit import fake_rules
+from testkit.fake_rules import make
+
+from warcore.cli import main
+from warcore.testkit import running, selection
+from warcore.testkit.isolation import Isolation
+
+PASSES = make(fake_rules.passes)
+
+
+class Lent:
+    """An isolation that stays open for the next test; it takes seconds to start."""
+
+    def __init__(self, isolation):
+        self.run = isolation.run
+        self.platform = isolation.platform
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(scope="module")
+def isolation():
+    with Isolation() as shared:
+        yield shared
+
+
+@pytest.fixture
+def check(toy_site, isolation, capsys, monkeypatch, tmp_path):
+    """`check(ARGS, rules=[...])`: `warcore check ARGS` with no other checks, in this process."""
+    monkeypatch.setattr(running, "Isolation", lambda: Lent(isolation))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def run(*args, rules=(PASSES,)):
+        monkeypatch.setattr(selection, "checks_of", lambda kind: iter(rules))
+        code = main(["check", *args])
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def listing(capsys):
+    assert main(["list-plugins"]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_line_for_each_check_and_the_sum_in_the_last(check):
+    code, out, err = check("toy-rows", rules=[PASSES, make(fake_rules.absent)])
+    lines = out.splitlines()
+    assert lines[0] == "backend toy-rows (toys 1.0) on host"
+    assert lines[1].split() == ["passed", "backend.passes"]
+    assert lines[2].split(None, 2) == ["not", "applicable", "backend.absent: it has no graphs"]
+    assert lines[-1] == "2 checks: 1 passed · 1 not applicable: conformant"
+    assert (code, err) == (0, "")
+
+
+def test_a_failure_says_what_to_mend_and_how_to_repeat_it(check):
+    code, out, _ = check("toy-rows", rules=[PASSES, make(fake_rules.refuted)])
+    assert code == 1
+    failure = out[out.index("\nbackend.refuted: failed") :].split("\n\n")[0].splitlines()
+    assert [line.strip().split("  ")[0] for line in failure[2:]] == [
+        "declared",
+        "observed",
+        "at",
+        "seen by",
+        "so what",
+        "mend it",
+        "just this",
+        "and",
+    ]
+    assert "warcore check backend:toy-rows -k backend.refuted --cell 'decode 4'" in out
+    assert out.splitlines()[-1] == "2 checks: 1 passed · 1 failed: not conformant"
+
+
+def test_a_check_without_a_verdict_gives_exit_code_2(check):
+    code, out, _ = check("toy-rows", rules=[PASSES, make(fake_rules.blind)])
+    assert code == 2
+    assert out.splitlines()[-1].endswith("could not run")
+
+
+def test_a_failed_should_is_shown_and_leaves_the_plugin_conformant(check):
+    code, out, _ = check("toy-rows", rules=[PASSES, make(fake_rules.refuted, level="SHOULD")])
+    assert code == 0
+    assert "backend.refuted (SHOULD)" in out
+
+
+def test_a_newer_check_is_shown_and_not_counted(check):
+    code, out, _ = check("toy-rows", rules=[PASSES, make(fake_rules.refuted, since="0.9")])
+    assert code == 0
+    assert "backend.refuted [new in 0.9, not counted]" in out
+    assert out.splitlines()[-1] == "1 check: 1 passed: conformant"
+
+
+def test_what_was_not_covered_is_said(check):
+    _, out, _ = check("toy-rows")
+    covered = out.split("Not covered:")[1]
+    assert "A CPU run says nothing about a plugin's separate CUDA kernels." in covered
+
+
+def test_the_options_reach_the_check(check):
+    *_, out, _ = check("toy-rows", "--all", "--cell", "decode", rules=[make(fake_rules.seen)])
+    assert "('host', 'decode', True, None)" in out
+
+
+def test_json_writes_the_report_to_a_file(check, tmp_path):
+    file = tmp_path / "r.json"
+    code, out, _ = check("toy-rows", "--json", str(file))
+    document = json.loads(file.read_text())
+    assert (document["verdict"], document["plugin"]["name"]) == ("conformant", "toy-rows")
+    assert (code, "conformant" in out) == (0, True)
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_run(check, tmp_path):
+    code, out, err = check("toy-rows", "--json", str(tmp_path / "no/r.json"))
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --json")
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["toy-row"], "no plugin is called 'toy-row'; did you mean toy-rows?"),
+        (["stager:toy-rows"], "no plugin is called 'stager:toy-rows'"),
+        ([], "there is no plugin to check"),
+        (["toy-rows", "-k", "pases"], "no check of a backend is called 'pases'; did you mean"),
+        (["toy-rows", "--device", "cude"], "--device does not take 'cude'; did you mean cuda?"),
+        (["toy"], "there are no checks of a model in this version of warcore yet"),
+        (["--explain", "backend.pases"], "no check is called 'backend.pases'; did you mean"),
+    ],
+)
+def test_a_wrong_name_is_told_with_what_was_meant(check, args, message):
+    code, out, err = check(*args)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {message}")
+
+
+def test_a_name_of_two_kinds_needs_its_kind(check, toy_site, monkeypatch):
+    toy_site.add("twin", {"stager": {"toy-rows": "toys_of_generate:Toy"}})
+    code, _, err = check("toy-rows")
+    assert code == 2
+    assert err.splitlines()[-1] == "Next: backend:toy-rows or stager:toy-rows"
+    assert check("backend:toy-rows")[0] == 0
+
+
+def test_explain_prints_the_three_paragraphs_and_runs_nothing(check):
+    code, out, _ = check("--explain", "backend.refuted", rules=[make(fake_rules.refuted)])
+    assert code == 0
+    assert out.split("\n\n")[1:] == ["The rule of backend.refuted.", "So.", "Mend.\n"]
+    assert re.search(r"level +MUST", out)
+
+
+# ---- what is left for the next listing -----------------------------------------------------------
+
+
+def test_the_next_listing_shows_the_last_report(check, capsys):
+    assert "CONTRACT" not in listing(capsys)
+    check("toy-rows", rules=[PASSES, make(fake_rules.absent)])
+    row = next(line for line in listing(capsys).splitlines() if " toy-rows " in line)
+    assert row.endswith("checked 1/1 on host")
+    assert main(["list-plugins", "--json"]) == 0
+    (checked,) = json.loads(capsys.readouterr().out)["checked"]
+    assert (checked["name"], checked["verdict"]) == ("toy-rows", "conformant")
+
+
+def test_listing_reports_imports_no_torch_and_no_plugin(check, toy_site, tmp_path):
+    check("toy-rows")
+    program = (
+        "import sys; from warcore.cli import main; main(['list-plugins']);"
+        "print(sorted({'torch', 'toys_of_generate'} & {*sys.modules}))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(toy_site.path),
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "checked 1/1 on host" in result.stdout
+    assert result.stdout.endswith("[]\n")
+
+
+# ---- a process of its own ------------------------------------------------------------------------
+
+
+PROGRAM = """
+import sys
+from testkit import fake_rules
+from testkit.fake_rules import make
+from warcore.testkit import selection
+from warcore.cli import main
+RULES = [make(getattr(fake_rules, name)) for name in sys.argv.pop(1).split(",")]
+selection.checks_of = lambda kind: iter(RULES)
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def start(toy_site, tmp_path):
+    """`start(RULES, **streams)`: `warcore check toy-rows` with these rules in a process."""
+    tests = str(Path(__file__).resolve().parents[1])
+
+    def started(rules, **streams):
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, rules, "check", "toy-rows"],
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": os.pathsep.join([str(toy_site.path), tests]),
+                "XDG_CACHE_HOME": str(tmp_path / "cache"),
+                "TERM": "xterm-256color",
+                "WARCORE_TEST_FILE": str(tmp_path / "pid"),
+            },
+            **streams,
+        )
+
+    return started
+
+
+def test_a_terminal_gets_colours_and_a_bar_that_vanishes(start):
+    ours, theirs = pty.openpty()
+    process = start("passes,refuted", stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    output = b""
+    with suppress(OSError):  # a terminal whose other end is closed reads as an error
+        while chunk := os.read(ours, 65536):
+            output += chunk
+    os.close(ours)
+    assert process.wait(60) == 1
+    text = output.decode()
+    assert "\x1b[32m  passed" in text
+    assert "\x1b[31m  failed" in text
+    assert "1 passed · 1 failed: not conformant" in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_check_ends_with_the_command(start, tmp_path, number):
+    os.mkfifo(tmp_path / "pid")
+    process = start("waits", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    with (tmp_path / "pid").open() as told:
+        assert int(told.readline()) > 0
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        # The check held the other end: now nobody does.
+        assert told.read() == ""
+    if number == signal.SIGINT:
+        assert (process.returncode, err) == (130, "interrupted\n")
