@@ -6,11 +6,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from warcore.testkit.access import Access
+    from warcore.testkit.marking import mark
+    from warcore.testkit.observation import Observation
+    from warcore.testkit.observing import observe
     from warcore.testkit.parametrize import checks
 
-_HOME = {"checks": "parametrize"}
+_HOME = {
+    "Access": "access",
+    "Observation": "observation",
+    "checks": "parametrize",
+    "mark": "marking",
+    "observe": "observing",
+}
 
-__all__ = ["checks"]
+__all__ = ["Access", "Observation", "checks", "mark", "observe"]
 
 
 def __getattr__(name: str) -> Any:

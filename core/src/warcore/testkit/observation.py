@@ -1,0 +1,69 @@
+"""Observation: who touched the shared tensors in one step, before its marks and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import attrs
+
+if TYPE_CHECKING:
+    from warcore.testkit.access import Access
+    from warcore.testkit.sightings import AddressTaken
+
+
+@attrs.frozen
+class Observation(Sequence["Access"]):
+    """All accesses that `observe` has seen, first those before a mark; and with what it looked.
+
+    An access's `phase` is the name of the last mark before it; "" if there was none. Its `stream`
+    is the thread that made it, where it is not the one that called `observe`. `operation` is the
+    library of the code that touched the memory where no call explains the touch.
+    """
+
+    before: tuple[Access, ...]
+    """While touches were welcome, by what attribution was told; the guard is silent there."""
+    after: tuple[Access, ...]
+    """The late ones. Empty if all is well, as far as `missing` leaves room for that."""
+    marks: tuple[str, ...]
+    """The marks in the order in which they were passed."""
+    detectors: tuple[str, ...]
+    """That ran: guard, attribution, poison."""
+    missing: tuple[str, ...]
+    """What could not be seen or judged, and why."""
+    addresses_taken: tuple[AddressTaken, ...] = ()
+    """Where a tensor's address was given away: a late touch without a place may come from there."""
+    result: Any = attrs.field(default=None, repr=False, eq=False)
+    """What the step returned, in the run that was watched."""
+
+    @overload
+    def __getitem__(self, index: int) -> Access: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Access, ...]: ...
+    def __getitem__(self, index: int | slice) -> Access | tuple[Access, ...]:
+        return (*self.before, *self.after)[index]
+
+    def __len__(self) -> int:
+        return len(self.before) + len(self.after)
+
+    def __str__(self) -> str:
+        """The late ones, and what is missing, for people."""
+        lines = [_line(access) for access in self.after]
+        if not lines:
+            lines = ["nothing was touched late"] if self.marks else []
+        if any(access.place is None for access in self.after):
+            lines += [f"  {taken}" for taken in self.addresses_taken]
+        lines += [f"not known: {each}" for each in self.missing]
+        return "\n".join([*lines, f"seen with {' and '.join(self.detectors) or 'nothing'}"])
+
+
+def _line(access: Access) -> str:
+    done = "written" if access.kind == "write" else "read"
+    thread = f" on {access.stream}" if access.stream else ""
+    place = f"\n  at {access.place}" if access.place else ""
+    operation = f" by {access.operation}" if access.operation else ""
+    times = f", {access.count} times" if access.count > 1 else ""
+    return (
+        f"{access.buffer} was {done} after {access.phase!r}: bytes {access.start} to "
+        f"{access.stop}{operation}{thread}{times} ({', '.join(sorted(access.seen_by))}){place}"
+    )
