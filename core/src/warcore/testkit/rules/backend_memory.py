@@ -1,0 +1,144 @@
+"""What a backend may write, whose memory may show in its output, and words that could be better."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
+from warcore.testkit.check import check
+from warcore.testkit.guard import PageGuard, supported
+from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
+from warcore.testkit.walk import cells_of, stands
+
+if TYPE_CHECKING:
+    from warcore.batch import ForwardBatch
+    from warcore.device import Stream
+    from warcore.testkit.cell import Cell
+    from warcore.testkit.guard import Window
+    from warcore.testkit.stand import Stand
+    from warcore.testkit.subject import Subject
+
+
+@check("backend", needs=("backend.votes",))
+def never_writes(subject: Subject) -> None:
+    """A step writes nothing to the shared tables, at any point of it.
+
+    A kernel that normalised a page table in place raced with the scheduler, and each was right when
+    it was tested alone.
+
+    Write into memory from `ctx.static`; the tables belong to the scheduler.
+    """
+    with _guard() as guard:
+        for stand in stands(subject, guard=guard):
+            window = guard.window("forward", writes_only=True)
+            for cell in cells_of(subject, stand):
+                for batch in stand.steps(cell):
+                    with window:
+                        stand.run(batch)
+                    written = [f for f in guard.faults if f.kind == "write"]
+                    if written:
+                        what = f"{written[0].buffer} was written by {written[0].code or 'it'}"
+                        raise Refuted(
+                            Failure("tables that are only read", what, "", ("guard",), str(cell))
+                        )
+
+
+def _guard() -> PageGuard:
+    why = supported()
+    if why is not None:
+        raise Unproven(why)
+    return PageGuard()
+
+
+@check("backend", needs=("backend.parity",))
+def padding(subject: Subject) -> None:
+    """What lies in the padding slot, and in slots of nobody in the batch, shows in no live output.
+
+    Weight 0 times the NaN of a slot that nobody owned was NaN, and one request's answer turned into
+    exclamation marks when its neighbour left.
+
+    Let padding and masked positions load a slot of the request's own; a mask alone is not enough.
+    """
+    for stand in stands(subject):
+        for cell in cells_of(subject, stand):
+            for batch in stand.steps(cell):
+                quiet, _ = stand.run(batch)
+                _poison(stand, batch)
+                output, _ = stand.run(batch)
+                if not torch.equal(quiet, output):
+                    what = "the output changes with what lies in slots of nobody in the batch"
+                    raise Refuted(Failure("its own slots only", what, "", ("poison",), str(cell)))
+
+
+def _poison(stand: Stand, batch: ForwardBatch) -> None:
+    """NaN in every slot that no request of the batch owns; restored by the next preparation."""
+    owned = torch.zeros(int(stand.slots.max()) + 1, dtype=torch.bool)
+    owned[stand.slots[batch.rows.cpu()].flatten()] = True
+    for layer in stand.kv:
+        for memory in layer.values():
+            page = stand.shape.page_size
+            free = [i for i in range(memory.shape[0]) if not owned[i * page : (i + 1) * page].any()]
+            memory[free] = float("nan")
+
+
+@check("backend", level="SHOULD", needs=("backend.no_late_access",))
+def could_be_earlier(subject: Subject) -> None:
+    """No earlier end would be true than the one that is declared.
+
+    A backend that copied its rows before the graph declared the end of the step out of caution; its
+    fence was as late as a coarse one, and nobody knew what that cost.
+
+    Declare the earlier end: the kit has just seen that nothing is read after it.
+    """
+    with _guard() as guard:
+        late: dict[ForwardMode, SharedReadEnds] = {}
+        still: set[ForwardMode] = set()
+        cell_of: dict[ForwardMode, Cell] = {}
+        for stand in stands(subject, guard=guard, graphs=(GraphKind.NONE,)):
+            window = guard.window("forward")
+            for cell in cells_of(subject, stand):
+                ends = stand.scope.ends[cell.mode]
+                if cell.mode is ForwardMode.MIXED or ends is SharedReadEnds.PRE_REPLAY:
+                    continue
+                late[cell.mode], cell_of[cell.mode] = ends, cell
+                phase = "in_graph" if ends is SharedReadEnds.IN_REPLAY else "body"
+                for batch in stand.steps(cell):
+                    if _touched(stand, batch, window, phase):
+                        still.add(cell.mode)
+        if not late:
+            raise NotApplicable("every end that it declares is the earliest")
+        for mode in late.keys() - still:
+            earlier = "PRE_REPLAY" if late[mode] is SharedReadEnds.IN_REPLAY else "IN_REPLAY"
+            what = f"nothing is read later than {earlier} in any {mode.value} step"
+            raise Refuted(
+                Failure(f"{late[mode].name} for {mode.value} steps", what, "", ("guard",))
+            )
+
+
+def _touched(stand: Stand, batch: ForwardBatch, window: Window, phase: str) -> bool:
+    """Whether anything is touched from the beginning of `phase` on."""
+    before = stand.watcher
+    stand.watcher = _Closing(before, window, phase)
+    try:
+        stand.run(batch)
+    finally:
+        stand.watcher = before
+        faults = window.open()
+    return bool(faults)
+
+
+class _Closing:
+    """Closes a window when a phase begins; passes every report on."""
+
+    def __init__(self, inner: Any, window: Window, phase: str) -> None:
+        self._inner, self._window, self._phase = inner, window, phase
+
+    def phase(self, stream: Stream | None, name: str) -> None:
+        self._inner.phase(stream, name)
+        if name == self._phase:
+            self._window.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
