@@ -16,6 +16,8 @@ DRAFTED = 3
 """Tokens of each request in a verify batch."""
 BUCKETS = (2, 4)
 """Batch sizes at which the kit captures; the largest batch is one more."""
+ROWS = BUCKETS[-1] + 1
+"""The largest batch."""
 CONTEXT = 64
 """Tokens that a row holds."""
 

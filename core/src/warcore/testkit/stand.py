@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from warcore.backend import AttentionSpec, BackendContext
+from warcore.backend import BackendContext
 from warcore.batch import Bucket, ForwardBatch
 from warcore.capturing import capture_all
 from warcore.contract import ForwardMode, GraphKind
@@ -21,8 +21,9 @@ from warcore.scope import EngineScope
 from warcore.shared import SharedBuffers
 from warcore.statics import Statics
 from warcore.testkit.attending import Attending
-from warcore.testkit.cell import BUCKETS, CONTEXT, DRAFTED
+from warcore.testkit.cell import BUCKETS, CONTEXT, DRAFTED, ROWS
 from warcore.testkit.ending import EndingFence
+from warcore.testkit.memory import scattered_slots, spec_of, unowned_pool
 from warcore.testkit.recorders import Recording, RecordingSegments
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from warcore.testkit.ending import End
     from warcore.testkit.guard import PageGuard
 
-ROWS = BUCKETS[-1] + 1
 REPORTS = frozenset({"submitted", "started", "finished", "joined", "waited", "phase"})
 
 
@@ -80,9 +80,11 @@ class Stand:
             self.device, self._schedule, rows=ROWS, context=CONTEXT, page_size=shape.page_size
         )
         self.table = self._shared.tables.req_to_token
-        self._fill_table()
+        self.slots = scattered_slots(shape.page_size)
+        """[rows + 1, context] i64: the slot of each position, as the table has it."""
+        self.write_table(self.slots)
         self.spec = spec_of(shape, self.device.torch_device)
-        self.kv = self._pool(cls)
+        self.kv = unowned_pool(cls, self.spec, len(self.model.layers))
         with blame(f"backend {cls.__name__}", "__init__"):
             self.backend = self._forward.submit(cls, self._context(graph)).result()
         self.scope = read_scope(cls.__name__, self.backend)
@@ -191,31 +193,6 @@ class Stand:
         with torch.inference_mode():
             self._shared.writer.copy_(slots)
 
-    def _fill_table(self) -> None:
-        page, pages = self.shape.page_size, ROWS * CONTEXT // self.shape.page_size
-        order = 1 + torch.randperm(pages, generator=torch.Generator().manual_seed(5))
-        slots = order.repeat_interleave(page) * page + torch.arange(page).repeat(pages)
-        nothing = torch.zeros(1, CONTEXT, dtype=torch.int64)
-        self.slots = torch.cat([nothing, slots.view(ROWS, CONTEXT)])
-        """[rows + 1, context] i64: the slot of each position, as the table has it."""
-        self.write_table(self.slots)
-
-    def _pool(self, cls: Any) -> list[dict[str, torch.Tensor]]:
-        pages = 1 + ROWS * CONTEXT // self.shape.page_size
-        pool = [
-            {
-                name: torch.full((pages, *memory.shape), float("nan")).to(
-                    device=self.device.torch_device, dtype=memory.dtype
-                )
-                for name, memory in cls.kv_cache(self.spec).items()
-            }
-            for _ in self.model.layers
-        ]
-        for layer in pool:
-            for memory in layer.values():
-                memory[0].zero_()
-        return pool
-
     # ---- wiring ----------------------------------------------------------------------------------
 
     def _context(self, graph: GraphKind) -> BackendContext:
@@ -289,24 +266,6 @@ class Stand:
         if name not in REPORTS:
             raise AttributeError(name)
         return _nothing if self.watcher is None else getattr(self.watcher, name)
-
-
-def spec_of(shape: Shape, device: torch.device) -> AttentionSpec:
-    """What a backend is asked to serve."""
-    dtype = getattr(torch, shape.dtype)
-    return AttentionSpec(
-        q_heads=shape.q_heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        dtype=dtype,
-        kv_dtype=dtype,
-        page_size=shape.page_size,
-        max_context=CONTEXT,
-        windows=frozenset(shape.windows),
-        tree=shape.tree,
-        device=device,
-        role="target",
-    )
 
 
 def _nothing(*_: object) -> None:

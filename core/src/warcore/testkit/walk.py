@@ -9,6 +9,7 @@ import torch
 
 from warcore.contract import GraphKind
 from warcore.testkit.cell import cells, shapes
+from warcore.testkit.memory import spec_of
 from warcore.testkit.outcome import NotApplicable
 from warcore.testkit.stand import Stand
 
@@ -65,8 +66,6 @@ def new_stand(
 
 def why_not(subject: Subject, shape: Shape) -> list[str]:
     """Every reason why the backend cannot serve `shape`."""
-    from warcore.testkit.stand import spec_of
-
     device = torch.device("cuda" if subject.device == "cuda" else "cpu")
     reasons: list[str] = subject.cls.why_not(spec_of(shape, device))
     return reasons

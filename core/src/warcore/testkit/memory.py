@@ -1,0 +1,62 @@
+"""The memory that the kit gives a backend: pages in no order, and slots of nobody full of NaN."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from warcore.backend import AttentionSpec
+from warcore.testkit.cell import CONTEXT, ROWS
+
+if TYPE_CHECKING:
+    from warcore.testkit.cell import Shape
+
+
+def scattered_slots(page_size: int) -> torch.Tensor:
+    """[rows + 1, context] i64: a slot for each position of each row, its pages anywhere.
+
+    Row 0 is the padding row, and points at slot 0.
+    """
+    pages = ROWS * CONTEXT // page_size
+    order = 1 + torch.randperm(pages, generator=torch.Generator().manual_seed(5))
+    slots = order.repeat_interleave(page_size) * page_size + torch.arange(page_size).repeat(pages)
+    nothing = torch.zeros(1, CONTEXT, dtype=torch.int64)
+    return torch.cat([nothing, slots.view(ROWS, CONTEXT)])
+
+
+def unowned_pool(cls: Any, spec: AttentionSpec, layers: int) -> list[dict[str, torch.Tensor]]:
+    """The backend's KV cache, [pages, ...] of each name and layer: NaN, but for the padding page.
+
+    So whoever reads a slot that no step has written shows it in the output.
+    """
+    pages = 1 + ROWS * CONTEXT // spec.page_size
+    pool = [
+        {
+            name: torch.full((pages, *memory.shape), float("nan")).to(spec.device, memory.dtype)
+            for name, memory in cls.kv_cache(spec).items()
+        }
+        for _ in range(layers)
+    ]
+    for layer in pool:
+        for memory in layer.values():
+            memory[0].zero_()
+    return pool
+
+
+def spec_of(shape: Shape, device: torch.device) -> AttentionSpec:
+    """What a backend is asked to serve."""
+    dtype = getattr(torch, shape.dtype)
+    return AttentionSpec(
+        q_heads=shape.q_heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        dtype=dtype,
+        kv_dtype=dtype,
+        page_size=shape.page_size,
+        max_context=CONTEXT,
+        windows=frozenset(shape.windows),
+        tree=shape.tree,
+        device=device,
+        role="target",
+    )
