@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 OPERATIONS: Final = frozenset(
-    {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::is_nonzero"}
-    | {"aten::equal", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"}
+    {"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"}
+    | {"aten::nonzero", "aten::nonzero_numpy", "aten::argwhere", "aten::masked_select"}
+    | {"aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"}
 )
 """What needs a value of the device, or gives a tensor whose size depends on one."""
 METHODS: Final = frozenset({"tolist", "numpy", "cpu", "__array__"})
@@ -38,10 +40,10 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        name = func.name().partition(".")[0]
-        if name in OPERATIONS:
+        name, given = func.name().partition(".")[0], kwargs or {}
+        if name in OPERATIONS or _sizes_by_value(name, args, given):
             self.note(name)
-        return func(*args, **(kwargs or {}))
+        return func(*args, **given)
 
     def note(self, name: str) -> None:
         """Note `name` if the model has called it."""
@@ -57,6 +59,16 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if file.startswith(str(Path(__file__).parent)):
                 return
             frame = frame.f_back  # type: ignore[assignment]
+
+
+def _sizes_by_value(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operation that may have a size of its own has none here."""
+    if name == "aten::repeat_interleave":
+        return isinstance(args[-1], torch.Tensor) and kwargs.get("output_size") is None
+    masks = (torch.bool, torch.uint8)
+    return name == "aten::index" and any(
+        index is not None and index.dtype in masks for index in args[1]
+    )
 
 
 class Fetches(TorchFunctionMode):

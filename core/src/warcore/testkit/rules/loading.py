@@ -138,7 +138,7 @@ def hooks_are_spelt_right(subject: Subject) -> None:
     try:
         read_hooks({f"{record.kind}:{record.name}": object.__new__(cls)})
     except WiringError as error:
-        name = next((name for name in dir(cls) if name in error.what.split()), "")
+        name = next((word for word in error.what.split() if hasattr(cls, word)), "")
         raise Refuted(Failure("its hooks can be read", error.what, _where(cls, name))) from error
     for name, meant in _near_misses(cls):
         raise Refuted(

@@ -87,11 +87,14 @@ def requires_what_it_imports(subject: Subject) -> None:
     owners = _owners()
     for found in package.imports():
         top = found.module.partition(".")[0]
-        if found.optional or top == package.name or top in sys.stdlib_module_names:
+        own = {package.name, "warcore"}
+        if found.optional or top in own or top in sys.stdlib_module_names:
             continue
         names = {canonical(name) for name in owners.get(top, (top,))}
-        # What lies beside it in its own distribution needs no requirement.
         if names & {*required, canonical(dist.name)}:
+            continue
+        # Of what lies beside it in its sources no metadata tells the owner.
+        if top not in owners and _lies_beside(package, top):
             continue
         raise Refuted(
             Failure(
@@ -201,6 +204,11 @@ def _distribution(subject: Subject) -> Installed:
 def _required(line: str) -> str:
     """The distribution that a `Requires-Dist` names."""
     return canonical(re.split(r"[^\w.-]", line, maxsplit=1)[0])
+
+
+def _lies_beside(package: Package, module: str) -> bool:
+    folder = package.root.parent
+    return (folder / f"{module}.py").is_file() or (folder / module).is_dir()
 
 
 def _owners() -> dict[str, list[str]]:
