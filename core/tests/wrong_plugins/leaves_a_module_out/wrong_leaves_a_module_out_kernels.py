@@ -1,0 +1,3 @@
+"""What the wheel lacks."""
+
+KERNELS = ("decode", "extend")

@@ -1,0 +1,15 @@
+"""Its vote is never asked for."""
+
+from __future__ import annotations
+
+from warcore import AttentionBackend
+
+
+class Wrong(AttentionBackend):
+    """Writes keys and values nowhere: the checks of its package ask for no more."""
+
+    def forward(self, q, k, v, layer, batch):
+        return q
+
+    def shared_reads_end(self, forward_mode):
+        return None

@@ -1,0 +1,15 @@
+"""Its gather is never called."""
+
+from __future__ import annotations
+
+from warcore import AttentionBackend
+
+
+class Wrong(AttentionBackend):
+    """Writes keys and values nowhere: the checks of its package ask for no more."""
+
+    def forward(self, q, k, v, layer, batch):
+        return q
+
+    def init_forward_metadata_outgraph(self, batch):
+        batch.rows.clone()
