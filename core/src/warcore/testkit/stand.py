@@ -22,7 +22,7 @@ from warcore.shared import SharedBuffers
 from warcore.statics import Statics
 from warcore.testkit.attending import Attending
 from warcore.testkit.cell import BUCKETS, CONTEXT, DRAFTED, ROWS
-from warcore.testkit.ending import EndingFence
+from warcore.testkit.endingfence import EndingFence
 from warcore.testkit.memory import scattered_slots, spec_of, unowned_pool
 from warcore.testkit.recorders import Recording, RecordingSegments
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from warcore.fence import ReadFence
     from warcore.graphs import GraphRunner
     from warcore.testkit.cell import Cell, Shape
-    from warcore.testkit.ending import End
+    from warcore.testkit.endingfence import End
     from warcore.testkit.guard import PageGuard
 
 REPORTS = frozenset({"submitted", "started", "finished", "joined", "waited", "phase"})
