@@ -17,6 +17,7 @@ from testkit import fake_rules
 from testkit.fake_rules import make
 
 from warcore.cli import main
+from warcore.registry import ALLOWLIST
 from warcore.testkit import running, selection
 from warcore.testkit.isolation import Isolation
 
@@ -180,11 +181,13 @@ def test_the_next_listing_shows_the_last_report(check, capsys):
     assert (checked["name"], checked["verdict"]) == ("toy-rows", "conformant")
 
 
-def test_listing_reports_imports_no_torch_and_no_plugin(check, toy_site, tmp_path):
-    check("toy-rows")
+def test_listing_reports_imports_no_torch_and_no_plugin(check, toy_site, tmp_path, monkeypatch):
+    toy_site.backend("good")
+    monkeypatch.setenv(ALLOWLIST, "good")
+    check("good")
     program = (
         "import sys; from warcore.cli import main; main(['list-plugins']);"
-        "print(sorted({'torch', 'toys_of_generate'} & {*sys.modules}))"
+        "print(sorted({'torch', 'x_good'} & {*sys.modules}))"
     )
     result = subprocess.run(
         [sys.executable, "-c", program],

@@ -15,7 +15,8 @@ from testkit.fake_rules import make
 from warcore.errors import ConfigError, PluginError
 from warcore.records import PluginRecord
 from warcore.testkit import selection
-from warcore.testkit.isolation import TIMEOUT_VARIABLE, Isolation
+from warcore.testkit.ending import TIMEOUT_VARIABLE
+from warcore.testkit.isolation import Isolation
 from warcore.testkit.outcome import NotApplicable, Outcome
 from warcore.testkit.running import run_checks
 from warcore.testkit.subject import Subject

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from warcore.errors import ConfigError
-from warcore.testkit.isolation import Ended, Isolation, NotHere, time_limit
+from warcore.testkit.ending import Ended, NotHere
+from warcore.testkit.isolation import Isolation, time_limit
 from warcore.testkit.outcome import Failure, Outcome
 from warcore.testkit.results import Result, Results
 from warcore.testkit.selection import Selection, contract_of, is_newer, refuse_unknown
