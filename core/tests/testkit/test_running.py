@@ -15,7 +15,7 @@ from testkit.fake_rules import make
 from warcore.errors import ConfigError, PluginError
 from warcore.records import PluginRecord
 from warcore.testkit import selection
-from warcore.testkit.ending import TIMEOUT_VARIABLE
+from warcore.testkit.aftermath import TIMEOUT_VARIABLE
 from warcore.testkit.isolation import Isolation
 from warcore.testkit.outcome import NotApplicable, Outcome
 from warcore.testkit.running import run_checks

@@ -1,108 +1,40 @@
-"""Ending: what it means how the process of a check ended, and what it left behind."""
+"""EndingFence: where the declared reads of a step end."""
 
 from __future__ import annotations
 
-import json
-import re
-import signal
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-import attrs
-
-from warcore.testkit.access import Place
-from warcore.testkit.outcome import Failure, Outcome
-from warcore.testkit.verdict import Verdict, is_home
+from warcore.fence import ReadFence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
-TIMEOUT_VARIABLE: Final = "WARCORE_CHECK_TIMEOUT"
-"""Environment variable: seconds that one check may take; 60 if it is not set, 600 for `--all`."""
-_KEPT = 4000
-"""Characters of what a check printed that are kept: the last ones."""
+    from warcore.contract import ForwardMode
+    from warcore.device import Device, Ticket
+    from warcore.fence import Offer
 
-
-class NotHere(Exception):
-    """A check or its plugin is not to be found by another process. The text says why."""
+    End = Callable[[], None]
 
 
-@attrs.frozen
-class Ended:
-    """One check, run in a process of its own."""
+class EndingFence(ReadFence):
+    """Tells where the declared reads end: at the offered record, or when a replay passes it."""
 
-    verdict: Verdict
-    loaded: bool
-    """Whether the plugin was loaded; if not, no other check will fare better."""
-    output: str
-    """What it printed, the end of it."""
-    seconds: float
+    def __init__(self, device: Device, mode: ForwardMode, end: End) -> None:
+        super().__init__(device, mode)
+        self._end = end
+        self.awaited: Ticket | None = None
 
+    def offer(self, runner: object, offer: Offer, *, last: bool) -> None:
+        super().offer(runner, offer, last=last)
+        if offer.ticket is None:
+            return
+        if offer.ticket.event.external:
+            self.awaited = offer.ticket
+        else:
+            self._end()
 
-def ended(task: dict[str, Any], code: int | None, took: float, *, died: bool) -> Ended:
-    """What a check has left in its folder, or what it means that it left nothing.
-
-    code: of its process; None: it was killed. died: whether the nursery did not survive it.
-    NotHere if the check or its plugin was not to be found.
-    """
-    output = _read(task, "noise")[-_KEPT:]
-    result = _read(task, "result")
-    if result:
-        told = json.loads(result)
-        if "here" in told:
-            raise NotHere(told["here"])
-        return Ended(Verdict.of_plain(told["verdict"]), told["loaded"], output, took)
-    homes = _read(task, "homes")
-    loaded = bool(homes)
-    file = task["record"]["file"]
-    stacks = _read(task, "stacks")
-    place = _place(stacks, json.loads(homes) if homes else _around(file))
-    where = "" if place is None else str(place)
-    if died:
-        why = "it ended the kit's own process, from which the checks are started"
-    elif code is None and place is None and loaded:
-        why = f"it did not end within {task['seconds']:g} s ({TIMEOUT_VARIABLE}=SECONDS for more)"
-        return Ended(Verdict(Outcome.UNPROVEN, why, trace=stacks), loaded, output, took)
-    else:
-        why = _end(code, task["seconds"])
-    doing = "" if loaded else "while it was loaded, "
-    failure = Failure(task["rule"], f"{doing}{why}", where)
-    return Ended(Verdict(Outcome.FAILED, failure=failure, trace=stacks), loaded, output, took)
-
-
-def _end(code: int | None, seconds: float) -> str:
-    if code is None:
-        return f"it did not end within {seconds:g} s ({TIMEOUT_VARIABLE}=SECONDS for more)"
-    if code >= 0:
-        return f"it ended the process with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:  # a real-time signal has no name
-        name = f"signal {-code}"
-    return f"it ended the process with {name}"
-
-
-def _place(stacks: str, homes: Sequence[str]) -> Place | None:
-    """The plugin's innermost line in what faulthandler wrote, which has the innermost first."""
-    import linecache
-
-    for file, number in re.findall(r'^  File "(.*)", line (\d+) in ', stacks, re.MULTILINE):
-        if is_home(file, homes):
-            line = int(number)
-            return Place(file, line, linecache.getline(file, line).strip())
-    return None
-
-
-def _around(file: str | None) -> list[str]:
-    """The homes of a plugin that was not loaded, as far as its record tells."""
-    if file is None:
-        return []
-    path = Path(file)
-    return [str(path.parent if path.name == "__init__.py" else path)]
-
-
-def _read(task: dict[str, Any], name: str) -> str:
-    try:
-        return Path(task["folder"], name).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    def recorded(self, ticket: Ticket) -> None:
+        """A stream of the device has passed a record."""
+        if ticket == self.awaited:
+            self.awaited = None
+            self._end()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from warcore.errors import ConfigError, WarcoreError
-from warcore.testkit.ending import TIMEOUT_VARIABLE, Ended, NotHere, ended
+from warcore.testkit.aftermath import TIMEOUT_VARIABLE, Ended, NotHere, ended
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from warcore.errors import ConfigError
-from warcore.testkit.ending import Ended, NotHere
+from warcore.testkit.aftermath import Ended, NotHere
 from warcore.testkit.isolation import Isolation, time_limit
 from warcore.testkit.outcome import Failure, Outcome
 from warcore.testkit.results import Result, Results
