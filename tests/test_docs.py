@@ -133,7 +133,13 @@ class Reader:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
             cwd=place,
-            env={**os.environ, "PATH": path, "PYTHONPATH": str(self.site), "NO_COLOR": "1"},
+            env={
+                **os.environ,
+                "PATH": path,
+                "PYTHONPATH": str(self.site),
+                "NO_COLOR": "1",
+                "XDG_CACHE_HOME": str(self.folder.parent / "cache"),
+            },
             text=True,
             capture_output=True,
             check=False,
