@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from warcore.batch import Bucket, ForwardBatch
     from warcore.config import EngineConfig
     from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
-    from warcore.device.base import Event, Graph
+    from warcore.device.base import Event
+    from warcore.device.graph import Graph
     from warcore.engine import Engine
     from warcore.errors import ModelError, PluginError, WarcoreError, WiringError
     from warcore.graphs import GraphRunner, RunnerContext
@@ -61,7 +62,7 @@ _HOME = {
     "Output": "model",
     "Bucket": "batch",
     "Event": "device.base",
-    "Graph": "device.base",
+    "Graph": "device.graph",
     # you run
     "Engine": "engine",
     "EngineConfig": "config",

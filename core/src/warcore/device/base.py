@@ -1,4 +1,6 @@
-"""What a device owes to the runner and the scheduler: streams, events, tickets, latches, graphs.
+"""What a device owes to the runner and the scheduler: streams, events, tickets, latches.
+
+Graphs are in graph.py.
 
 One piece of runner and scheduler code runs on every device. Rules that hold on all of them:
 
@@ -12,11 +14,9 @@ One piece of runner and scheduler code runs on every device. Rules that hold on 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import attrs
-
-from warcore.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
-T = TypeVar("T")
+    from warcore.device.graph import Graph, GraphPool
 
 
 class Pending(ABC):
@@ -115,17 +115,6 @@ class Event(ABC):
         """The newest generation handed out; 0 before the first record."""
 
 
-def recorded_twice(event: Event) -> DeviceError:
-    """What a graph says that holds `event` already.
-
-    The first of two places would pass the ticket, and what it is waited for may come later.
-    """
-    return DeviceError(
-        f"{event!r} is in this graph already: a replay would pass its ticket at the first place",
-        next="record an event once in a graph; a graph runner hands ctx.marker to ctx.step only",
-    )
-
-
 class Stream(ABC):
     """An ordered queue of device work."""
 
@@ -159,44 +148,6 @@ class Latch(ABC):
     @abstractmethod
     def is_set(self) -> bool:
         """Whether it is open."""
-
-
-class GraphPool(ABC):
-    """Memory that graphs share.
-
-    What a captured function has let go of may serve the rest of its graph and every later graph
-    of the pool; what is still held by anybody is left alone. So a replay may overwrite the results
-    of another graph's replay that nobody has copied or kept a tensor of since its capture, and the
-    graphs of one pool must replay one after another, on one stream.
-    """
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """The memory that the pool keeps, in bytes."""
-
-
-class Graph(ABC):
-    """Recorded device work that replays into the same memory."""
-
-    @abstractmethod
-    def capture(self, fn: Callable[[], T]) -> T:
-        """Record `fn` on the current stream (inside submitted work); its value, static memory.
-
-        DeviceError, with the operation and the line of code, for what no replay could repeat: a
-        value that leaves the device, a shape that depends on data, memory that is replaced.
-        """
-
-    @abstractmethod
-    def outside(self, fn: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """During this graph's capture: run `fn` eagerly now, and eagerly again in each replay.
-
-        A break in the graph. Its value is copied to one address for life, which is returned.
-        """
-
-    @abstractmethod
-    def replay(self) -> None:
-        """Run the recorded work on the current stream."""
 
 
 class Observer(Protocol):

@@ -26,7 +26,8 @@ from warcore.errors import DeviceError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from warcore.device.base import GraphPool, Ticket
+    from warcore.device.base import Ticket
+    from warcore.device.graph import GraphPool
 
 _log = logging.getLogger("warcore.device")
 

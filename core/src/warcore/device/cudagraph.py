@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 import torch
 
-from warcore.device.base import Graph, recorded_twice
+from warcore.device.graph import Graph, recorded_twice
 from warcore.errors import DeviceError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from warcore.device.base import GraphPool
+from warcore.device.graph import GraphPool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,8 @@ from warcore.errors import ConfigError, DeviceError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from warcore.device.base import Graph, GraphPool, Stream
+    from warcore.device.base import Stream
+    from warcore.device.graph import Graph, GraphPool
     from warcore.device.hostpool import HostPool
     from warcore.device.turns import Turns
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from warcore.device.base import Graph, recorded_twice
+from warcore.device.graph import Graph, recorded_twice
 from warcore.device.hostprogram import joined, singly
 from warcore.device.hostrecorder import NoHostReads, Recorder
 from warcore.errors import DeviceError

@@ -10,7 +10,7 @@ from collections import deque
 import attrs
 import torch
 
-from warcore.device.base import GraphPool
+from warcore.device.graph import GraphPool
 
 _ALIGNMENT = 64
 """Bytes. As torch's own memory on CPUs: kernels must take the same paths as in eager steps."""

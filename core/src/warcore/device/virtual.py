@@ -20,7 +20,8 @@ from warcore.errors import DeviceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from warcore.device.base import Graph, GraphPool, Ticket
+    from warcore.device.base import Ticket
+    from warcore.device.graph import Graph, GraphPool
     from warcore.device.hostgraph import HostGraph
     from warcore.device.hostpool import HostPool
 
