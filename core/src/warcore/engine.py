@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from warcore.errors import ConfigError, RequestError, WarcoreError
+from warcore.errors import RequestError, WarcoreError
 from warcore.output import RequestOutput, output_of, refusal
-from warcore.prompts import check_fits, prompt_ids
+from warcore.prompts import check_fits, one_each, prompt_ids, several
 from warcore.request import FinishReason, Request
 from warcore.sampling import SamplingParams
 
@@ -105,8 +105,8 @@ class Engine:
     def _run(
         self, prompts: Any, params: Any, *, system: str | None, raw: bool, streams: bool
     ) -> Iterator[RequestOutput]:
-        texts = _several(prompts)
-        each = _one_each(params, len(texts))
+        texts = several(prompts)
+        each = one_each(params, len(texts))
         index_of: dict[int, int] = {}
         try:
             for place, (prompt, one) in enumerate(zip(texts, each, strict=True)):
@@ -193,12 +193,7 @@ class Engine:
             "retracts": scheduler.retracts,
             "staging_stalls": scheduler.launcher.staging_stalls,
             "graphs": None if captures is None else captures.facts(),
-            "fences": [
-                {"mode": mode.value, "reason": reason.value, "count": count}
-                for (mode, reason), count in sorted(
-                    scheduler.launcher.counters.counts.items(), key=lambda item: str(item[0])
-                )
-            ],
+            "fences": scheduler.launcher.counters.facts(),
         }
 
     def describe(self) -> dict[str, Any]:
@@ -285,30 +280,3 @@ class Engine:
         if request.finished:
             self._requests.pop(request.id, None)
         return output_of(request)
-
-
-def _one_each(params: Any, count: int) -> list[SamplingParams | None]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params] * count
-    each = list(params) if isinstance(params, (list, tuple)) else [params]
-    wrong = [one for one in each if not isinstance(one, SamplingParams)]
-    if wrong:
-        raise ConfigError(
-            f"params={wrong[0]!r} is no SamplingParams", next="SamplingParams(max_new_tokens=16)"
-        )
-    if len(each) != count:
-        raise ConfigError(
-            f"{count} prompts, but {len(each)} sampling parameters", next="give one, or one each"
-        )
-    return each
-
-
-def _several(prompts: Any) -> list[Any]:
-    if isinstance(prompts, str):
-        return [prompts]
-    if isinstance(prompts, (list, tuple)):
-        return list(prompts)
-    raise ConfigError(
-        f"prompts={type(prompts).__name__} is neither a text nor a list of prompts",
-        next="generate('text') or generate(['text', [1, 2, 3]])",
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -81,6 +81,14 @@ class FenceCounters:
                 f" ({detail})" if detail else "",
                 NEXT_STEP[reason],
             )
+
+    def facts(self) -> list[dict[str, Any]]:
+        """{mode, reason, count} of each pair, in a fixed order."""
+        ordered = sorted(self.counts.items(), key=lambda item: str(item[0]))
+        return [
+            {"mode": mode.value, "reason": reason.value, "count": count}
+            for (mode, reason), count in ordered
+        ]
 
 
 @attrs.frozen(eq=False)

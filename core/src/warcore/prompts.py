@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from operator import index
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from warcore.errors import RequestError, WarcoreError
+from warcore.errors import ConfigError, RequestError, WarcoreError
+from warcore.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from warcore.model import Tokenizer
@@ -76,3 +77,32 @@ def _numbers(prompt: object) -> list[int]:
             f"a prompt is a text or a list of token ids, not {prompt!r}",
             next="generate(['text', [1, 2, 3]])",
         ) from error
+
+
+def one_each(params: Any, count: int) -> list[SamplingParams | None]:
+    """Sampling parameters for each of `count` prompts. ConfigError if they are none, or too few."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * count
+    each = list(params) if isinstance(params, (list, tuple)) else [params]
+    wrong = [one for one in each if not isinstance(one, SamplingParams)]
+    if wrong:
+        raise ConfigError(
+            f"params={wrong[0]!r} is no SamplingParams", next="SamplingParams(max_new_tokens=16)"
+        )
+    if len(each) != count:
+        raise ConfigError(
+            f"{count} prompts, but {len(each)} sampling parameters", next="give one, or one each"
+        )
+    return each
+
+
+def several(prompts: Any) -> list[Any]:
+    """One prompt or many, as a list. ConfigError for what is neither."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts, (list, tuple)):
+        return list(prompts)
+    raise ConfigError(
+        f"prompts={type(prompts).__name__} is neither a text nor a list of prompts",
+        next="generate('text') or generate(['text', [1, 2, 3]])",
+    )
