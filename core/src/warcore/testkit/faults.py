@@ -7,7 +7,6 @@ import functools
 import mmap
 import os
 import threading
-import time
 from collections import deque
 from typing import Final, NamedTuple
 
@@ -169,7 +168,7 @@ class FaultHandler:
         for _ in range(_PATIENCE):
             if record.number > self._taken:
                 return True
-            time.sleep(0)
+            os.sched_yield()
         return False
 
     # ---- who touches -----------------------------------------------------------------------------
