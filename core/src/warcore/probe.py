@@ -11,12 +11,15 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from warcore.errors import ConfigError
 from warcore.records import LoadError, PluginRecord, flawed, load, reinstall
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TIMEOUT_VARIABLE: Final = "WARCORE_LOAD_TIMEOUT"
 """Environment variable: seconds that one plugin may take to load; 20 if it is not set."""
@@ -82,21 +85,28 @@ def _run(task: bytes, noise: Path, seconds: float) -> int | None:
     with noise.open("wb") as stderr, tempfile.TemporaryFile() as stdin:
         stdin.write(task)
         stdin.seek(0)
-        child = subprocess.Popen(  # noqa: S603 - our interpreter and the constant program above
-            [sys.executable, "-c", _CHILD],
-            stdin=stdin,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            start_new_session=True,
-        )
-        try:
-            return child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+        command = [sys.executable, "-c", _CHILD]
+        return run_child(command, seconds, stdin=stdin, stdout=subprocess.DEVNULL, stderr=stderr)
+
+
+def run_child(command: Sequence[str], seconds: float, **streams: Any) -> int | None:
+    """The exit status of a program; None if it ran too long and was killed, with all it started.
+
+    streams: stdin, stdout and stderr, as subprocess takes them.
+    """
+    import subprocess
+
+    child = subprocess.Popen(  # noqa: S603 - our interpreter and a constant program
+        command, start_new_session=True, **streams
+    )
+    try:
+        return child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
 
 
 def answer(task: dict[str, Any]) -> None:

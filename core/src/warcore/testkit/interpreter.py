@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from warcore.probe import run_child
 from warcore.testkit.outcome import Unproven
 
 if TYPE_CHECKING:
@@ -85,21 +84,8 @@ def answered(function: str, task: Mapping[str, Any], seconds: float = PATIENCE) 
 def _run(task: Path, noise: Path, seconds: float) -> int | None:
     """The child's exit status; None if it had to be killed, with all that it started."""
     with task.open("rb") as stdin, noise.open("ab") as output:
-        child = subprocess.Popen(  # noqa: S603 - our interpreter and the constant program above
-            [sys.executable, "-u", "-c", _CHILD],
-            stdin=stdin,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        try:
-            return child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+        command = [sys.executable, "-u", "-c", _CHILD]
+        return run_child(command, seconds, stdin=stdin, stdout=output, stderr=output)
 
 
 def answer(task: dict[str, Any]) -> None:
