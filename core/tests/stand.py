@@ -9,7 +9,17 @@ import torch
 from parts import SPEC, capture, runner_of
 from toys import CONTEXT, LAYERS, VOCAB, ToyModel
 
-from warcore import BackendContext, Bucket, ForwardBatch, ForwardMode, GraphKind, NoOptions
+from warcore import (
+    BackendContext,
+    Bucket,
+    Engine,
+    EngineConfig,
+    ForwardBatch,
+    ForwardMode,
+    GraphKind,
+    NoOptions,
+    SamplingParams,
+)
 from warcore.buckets import LengthKeys
 from warcore.device.host import HostDevice
 from warcore.shared import SharedTables
@@ -164,3 +174,33 @@ class Comparison:
             for name in one:
                 assert torch.equal(one[name][live], other[name][live])
         return got
+
+
+def check_text(runner, device):
+    """An engine with the installed graph runner of that name writes what one without writes."""
+    texts = []
+    for chosen in ("none", runner):
+        sizes = (
+            {} if chosen == "none" else {"graph_prefill_buckets": (4, 16), "graph_buckets": (1, 3)}
+        )
+        config = EngineConfig(
+            model="random:tiny",
+            backend="torch_native",
+            graph_runner=chosen,
+            dtype="float64",
+            device=device,
+            max_running_requests=4,
+            **sizes,
+        )
+        with Engine(config) as engine:
+            # One at a time, all together, and some that end before others.
+            outputs = engine.generate("abc", SamplingParams(max_new_tokens=9))
+            lengths = [
+                SamplingParams(max_new_tokens=n, ignore_eos=True) for n in (3, 30, 12, 7, 20)
+            ]
+            outputs += engine.generate(["abc", "a", "abcdefghi", "fgh " * 5, "xy"], lengths)
+            texts.append([output.output_ids for output in outputs])
+            assert all(output.error is None for output in outputs)
+            if chosen != "none":
+                assert engine.stats()["graphs"]["replays"] > 10
+    assert texts[0] == texts[1]

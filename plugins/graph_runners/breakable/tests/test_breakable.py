@@ -7,11 +7,11 @@ import random
 import attrs
 import pytest
 import torch
-from stand import CONTEXT, Comparison, Stand, lengths_of
+from stand import CONTEXT, Comparison, Stand, check_text, lengths_of
 from toys import LAYERS
 
 import warcore_backend_torch_native.backend
-from warcore import Engine, EngineConfig, ForwardMode, GraphKind, SamplingParams, WiringError
+from warcore import ForwardMode, GraphKind, WiringError
 from warcore_backend_torch_native import TorchNative
 from warcore_graph_runner_breakable import Breakable
 from warcore_graph_runner_full import Full
@@ -184,29 +184,4 @@ def test_what_it_says_of_itself():
 
 @pytest.mark.parametrize("device", ["host", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_model_writes_the_text_of_eager_steps(device):
-    texts = []
-    for runner in ("none", "breakable"):
-        sizes = (
-            {} if runner == "none" else {"graph_prefill_buckets": (4, 16), "graph_buckets": (1, 3)}
-        )
-        config = EngineConfig(
-            model="random:tiny",
-            backend="torch_native",
-            graph_runner=runner,
-            dtype="float64",
-            device=device,
-            max_running_requests=4,
-            **sizes,
-        )
-        with Engine(config) as engine:
-            # One at a time, all together, and some that end before others.
-            outputs = engine.generate("abc", SamplingParams(max_new_tokens=9))
-            lengths = [
-                SamplingParams(max_new_tokens=n, ignore_eos=True) for n in (3, 30, 12, 7, 20)
-            ]
-            outputs += engine.generate(["abc", "a", "abcdefghi", "fgh " * 5, "xy"], lengths)
-            texts.append([output.output_ids for output in outputs])
-            assert all(output.error is None for output in outputs)
-            if runner != "none":
-                assert engine.stats()["graphs"]["replays"] > 10
-    assert texts[0] == texts[1]
+    check_text("breakable", device)
