@@ -89,15 +89,15 @@ def _run(task: bytes, noise: Path, seconds: float) -> int | None:
         return run_child(command, seconds, stdin=stdin, stdout=subprocess.DEVNULL, stderr=stderr)
 
 
-def run_child(command: Sequence[str], seconds: float, **streams: Any) -> int | None:
+def run_child(command: Sequence[str], seconds: float, **named: Any) -> int | None:
     """The exit status of a program; None if it ran too long and was killed, with all it started.
 
-    streams: stdin, stdout and stderr, as subprocess takes them.
+    named: stdin, stdout, stderr and env, as subprocess takes them.
     """
     import subprocess
 
     child = subprocess.Popen(  # noqa: S603 - our interpreter and a constant program
-        command, start_new_session=True, **streams
+        command, start_new_session=True, **named
     )
     try:
         return child.wait(seconds)

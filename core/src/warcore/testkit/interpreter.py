@@ -29,6 +29,18 @@ _CHILD: Final = (
     "from warcore.testkit.interpreter import answer; answer(task)"
 )
 
+_ENVIRONMENT: Final[dict[str, str]] = {}
+"""In which interpreters begin; empty: in this process's own."""
+
+
+def keep_environment() -> None:
+    """Let interpreters begin in the environment of this moment, whatever changes it later on.
+
+    Called before a plugin is loaded here: what its import sets would otherwise be there already
+    when a fresh interpreter watches it being set.
+    """
+    _ENVIRONMENT.update(os.environ)
+
 
 @attrs.frozen
 class Ended:
@@ -85,7 +97,8 @@ def _run(task: Path, noise: Path, seconds: float) -> int | None:
     """The child's exit status; None if it had to be killed, with all that it started."""
     with task.open("rb") as stdin, noise.open("ab") as output:
         command = [sys.executable, "-u", "-c", _CHILD]
-        return run_child(command, seconds, stdin=stdin, stdout=output, stderr=output)
+        begin = _ENVIRONMENT or None
+        return run_child(command, seconds, stdin=stdin, stdout=output, stderr=output, env=begin)
 
 
 def answer(task: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ from typing import Any
 import attrs
 
 from warcore.records import LoadError, PluginRecord, load
+from warcore.testkit.interpreter import keep_environment
 from warcore.testkit.outcome import Failure, Outcome
 from warcore.testkit.subject import Subject
 from warcore.testkit.verdict import Verdict, homes_of, judge
@@ -175,6 +176,7 @@ def _settle(task: dict[str, Any]) -> None:
     faulthandler.enable(stacks)
     faulthandler.dump_traceback_later(task["seconds"], file=stacks)
     sys.path[:] = task["path"]
+    keep_environment()
     random.seed(0)
     torch = sys.modules.get("torch")
     if torch is not None:
