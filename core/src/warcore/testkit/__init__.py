@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from warcore.testkit.access import Access
+    from warcore.testkit.contexts import context
     from warcore.testkit.marking import mark
     from warcore.testkit.observation import Observation
     from warcore.testkit.observing import observe
@@ -16,11 +17,12 @@ _HOME = {
     "Access": "access",
     "Observation": "observation",
     "checks": "parametrize",
+    "context": "contexts",
     "mark": "marking",
     "observe": "observing",
 }
 
-__all__ = ["Access", "Observation", "checks", "mark", "observe"]
+__all__ = ["Access", "Observation", "checks", "context", "mark", "observe"]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,24 +13,26 @@ if TYPE_CHECKING:
     from warcore.testkit.cell import Shape
 
 
-def scattered_slots(page_size: int) -> torch.Tensor:
+def scattered_slots(page_size: int, rows: int = ROWS, context: int = CONTEXT) -> torch.Tensor:
     """[rows + 1, context] i64: a slot for each position of each row, its pages anywhere.
 
     Row 0 is the padding row, and points at slot 0.
     """
-    pages = ROWS * CONTEXT // page_size
+    pages = rows * context // page_size
     order = 1 + torch.randperm(pages, generator=torch.Generator().manual_seed(5))
     slots = order.repeat_interleave(page_size) * page_size + torch.arange(page_size).repeat(pages)
-    nothing = torch.zeros(1, CONTEXT, dtype=torch.int64)
-    return torch.cat([nothing, slots.view(ROWS, CONTEXT)])
+    nothing = torch.zeros(1, context, dtype=torch.int64)
+    return torch.cat([nothing, slots.view(rows, context)])
 
 
-def unowned_pool(cls: Any, spec: AttentionSpec, layers: int) -> list[dict[str, torch.Tensor]]:
+def unowned_pool(
+    cls: Any, spec: AttentionSpec, layers: int, rows: int = ROWS, context: int = CONTEXT
+) -> list[dict[str, torch.Tensor]]:
     """The backend's KV cache, [pages, ...] of each name and layer: NaN, but for the padding page.
 
     So whoever reads a slot that no step has written shows it in the output.
     """
-    pages = 1 + ROWS * CONTEXT // spec.page_size
+    pages = 1 + rows * context // spec.page_size
     pool = [
         {
             name: torch.full((pages, *memory.shape), float("nan")).to(spec.device, memory.dtype)
