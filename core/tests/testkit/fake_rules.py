@@ -58,6 +58,7 @@ def waits(subject):
         signal.pause()
 
 
-def make(run, *, name=None, level="MUST", since="0.1", needs=(), kind="backend"):
+def make(run, *, name=None, level="MUST", since="0.1", needs=(), kind="backend", **facts):
     name = f"{kind or 'plugin'}.{name or run.__name__}"
-    return Check(name, kind, since, level, needs, f"The rule of {name}.", "So.", "Mend.", run)
+    rule = f"The rule of {name}."
+    return Check(name, kind, since, level, needs, rule, "So.", "Mend.", run, **facts)

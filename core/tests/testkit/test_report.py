@@ -99,13 +99,13 @@ def test_a_cpu_run_says_that_it_knows_nothing_of_cuda_kernels():
 
 def test_what_was_left_out_is_said():
     platform = {**PLATFORM, "detectors": {"page guard": "this is no Linux"}}
-    newer = attrs.evolve(PASSED, counted=False)
+    newer = attrs.evolve(PASSED, counted=False, cells=1)
     here = attrs.evolve(PASSED, here="it is local")
     run = results_of(newer, here, pattern="pass", cells="decode", platform=platform)
     text = "\n".join(not_covered(run))
     assert "The page guard did not run: this is no Linux." in text
     assert "1 of 3 checks were left out (-k pass)." in text
-    assert "only the cells that hold 'decode'" in text
+    assert "only the cells called 'decode'" in text
     assert "1 check is newer than the plugin's contract 0.1, and not counted." in text
     assert "Checks ran in this process, for it is local" in text
 

@@ -48,7 +48,14 @@ _COPIED = {"at", "just this", "it printed", "trace"}
     help="Only the checks whose name holds PATTERN (or fits it: `*`), and those that they need.",
 )
 @click.option("--all", "thorough", is_flag=True, help="Walk the whole grid, not the default one.")
-@click.option("--cell", metavar="CELL", default="", help="Only the cells that hold CELL.")
+@click.option(
+    "--cell", metavar="CELL", default="", help="Only the cell CELL, or those that fit it: `*`."
+)
+@click.option(
+    "--reference",
+    metavar="REF",
+    help="Check a model family with the model REF instead of one that needs no files.",
+)
 @click.option("--explain", metavar="CHECK", help="Say what a check is about, and run nothing.")
 @debug_option
 @click.pass_context
@@ -62,6 +69,7 @@ def check(
     pattern: str,
     thorough: bool,
     cell: str,
+    reference: str | None,
     explain: str | None,
 ) -> None:
     """Hold the installed plugin NAME to the contract of warcore.
@@ -83,7 +91,12 @@ def check(
         from warcore.testkit.subject import Subject
 
         target = None if json_file is None else Target.of("--json", json_file)
-        subject = Subject(_record(name), None, device, cell, thorough)
+        record = _record(name)
+        if reference is not None and record.kind != "model":
+            raise ConfigError(
+                f"--reference is of models, and {record} is none", next="leave it out"
+            )
+        subject = Subject(record, None, device, cell, thorough, reference=reference)
         results = _run(subject, pattern)
     from warcore.testkit.lastreport import keep
 

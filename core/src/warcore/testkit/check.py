@@ -31,21 +31,37 @@ class Check:
     """The contract's minor that brought it: newer ones than a plugin's are shown, not counted."""
     level: Level
     needs: tuple[str, ...]
-    """Checks that must have passed: without them this one would say nothing."""
+    """Checks that must have passed: without them this one would say nothing.
+
+    Those that cannot be held on the device of a run are not waited for there.
+    """
     rule: str
     incident: str
     mend: str
     run: Function
     """Returns if the rule is kept; raises Refuted, NotApplicable or Unproven."""
+    after: tuple[str, ...] = ()
+    """Checks that come first, and whose failure would show here too: then this one is blocked."""
+    devices: tuple[str, ...] = ("host", "cuda")
+    """The devices that it can be held on; elsewhere it does not apply."""
 
     def __str__(self) -> str:
         return self.name
 
 
 def check(
-    kind: Kind | None, *, since: str = "0.1", level: Level = "MUST", needs: tuple[str, ...] = ()
+    kind: Kind | None,
+    *,
+    since: str = "0.1",
+    level: Level = "MUST",
+    needs: tuple[str, ...] = (),
+    after: tuple[str, ...] = (),
+    devices: tuple[str, ...] = ("host", "cuda"),
 ) -> Callable[[Function], Function]:
     """Register a function as a check.
+
+    needs: checks without which it says nothing. after: checks that may not apply to a plugin, but
+    whose failure it would only repeat. devices: where it can be held.
 
     Its docstring is three paragraphs: the rule, what happened where it was broken, how to mend it.
     """
@@ -56,7 +72,9 @@ def check(
         name = f"{kind or 'plugin'}.{function.__name__}"
         if name in _ALL:
             raise ValueError(f"there are two checks called {name}")
-        _ALL[name] = Check(name, kind, since, level, needs, rule, incident, mend, function)
+        _ALL[name] = Check(
+            name, kind, since, level, needs, rule, incident, mend, function, after, devices
+        )
         return function
 
     return registered
@@ -73,7 +91,7 @@ def checks_of(kind: Kind) -> Iterator[Check]:
     def visit(name: str) -> Iterator[Check]:
         if name not in done:
             done.add(name)
-            for need in mine[name].needs:
+            for need in (*mine[name].needs, *mine[name].after):
                 yield from visit(need)
             yield mine[name]
 

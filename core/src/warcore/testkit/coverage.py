@@ -13,8 +13,13 @@ if TYPE_CHECKING:
 
     from warcore.testkit.results import Results
 
-_ON_CUDA = ("in-order poison",)
-"""The detectors that need no host device."""
+_ONLY_ON = {
+    "page guard": "host",
+    "happens-before": "host",
+    "Triton interpreter": "host",
+    "pointer reachability": "cuda",
+}
+"""The device that a detector needs; the others work on each."""
 
 
 @attrs.frozen
@@ -30,31 +35,26 @@ def detectors(results: Results) -> tuple[Detector, ...]:
     """The detectors of the kit, and which of them could work in this run."""
     found = []
     for name, why in results.platform["detectors"].items():
-        host_only = results.subject.device != "host" and name not in _ON_CUDA
-        reason = "it needs the host device" if host_only else why
-        found.append(Detector(name, reason))
+        needed = _ONLY_ON.get(name, results.subject.device)
+        elsewhere = needed != results.subject.device
+        found.append(Detector(name, f"it needs the {needed} device" if elsewhere else why))
     return tuple(found)
 
 
 def not_covered(results: Results) -> Iterator[str]:
     """What the verdict does not hold for, in sentences."""
-    subject, selection = results.subject, results.selection
+    subject = results.subject
     if subject.device == "host":
         yield "A CPU run says nothing about a plugin's separate CUDA kernels."
+    else:
+        yield (
+            "What a CUDA kernel reads too late shows only in the output, or as an address in a "
+            "captured step: a read that changes no output, in an eager step, is not seen."
+        )
     for detector in detectors(results):
         if detector.why_not is not None:
             yield f"The {detector.name} did not run: {detector.why_not}."
-    if selection.pattern:
-        left = selection.available - len(selection.checks)
-        yield f"{left} of {selection.available} checks were left out (-k {selection.pattern})."
-    if subject.cells:
-        yield f"Of the grid only the cells that hold {subject.cells!r} were walked (--cell)."
-    elif not subject.thorough:
-        yield "The default grid was walked; --all walks the whole of it."
-    newer = sum(not result.counted for result in results.results)
-    if newer:
-        which = "1 check is" if newer == 1 else f"{newer} checks are"
-        yield f"{which} newer than the plugin's contract {results.contract}, and not counted."
+    yield from _left_out(results)
     here = next((result.here for result in results.results if result.here), "")
     if here:
         yield (
@@ -63,3 +63,21 @@ def not_covered(results: Results) -> Iterator[str]:
         )
     if any(result.outcome is Outcome.UNPROVEN for result in results.results):
         yield "Where a check could not run, nothing is known."
+
+
+def _left_out(results: Results) -> Iterator[str]:
+    """What was not asked for, or does not count."""
+    subject, selection = results.subject, results.selection
+    if selection.pattern:
+        left = selection.available - len(selection.checks)
+        yield f"{left} of {selection.available} checks were left out (-k {selection.pattern})."
+    if results.unmet:
+        yield f"No check has a cell that is called {subject.cells!r} (--cell): none was walked."
+    elif subject.cells:
+        yield f"Of the grid only the cells called {subject.cells!r} were walked (--cell)."
+    elif not subject.thorough:
+        yield "The default grid was walked; --all walks the whole of it."
+    newer = sum(not result.counted for result in results.results)
+    if newer:
+        which = "1 check is" if newer == 1 else f"{newer} checks are"
+        yield f"{which} newer than the plugin's contract {results.contract}, and not counted."

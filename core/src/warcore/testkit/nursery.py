@@ -92,6 +92,8 @@ def describe_platform() -> dict[str, Any]:
             "happens-before": None,
             "attribution": None,
             "in-order poison": None,
+            "event position": None,
+            "pointer reachability": None,
             "Triton interpreter": None if find_spec("triton") else "Triton is not installed",
         },
     }
@@ -204,7 +206,7 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
     Path(task["folder"], "homes").write_text(json.dumps(homes_of(cls)), encoding="utf-8")
     # Our own parent wrote this.
     options = pickle.loads(base64.b64decode(task["options"]))  # noqa: S301
-    facts = {key: task[key] for key in ("device", "cells", "thorough")}
+    facts = {key: task[key] for key in ("device", "cells", "thorough", "reference")}
     verdict = judge(function, task["rule"], Subject(record, cls, options=options, **facts))
     return {"loaded": True, "verdict": verdict.plain()}
 
@@ -233,4 +235,5 @@ def facts(subject: Subject) -> dict[str, Any]:
         "device": subject.device,
         "cells": subject.cells,
         "thorough": subject.thorough,
+        "reference": subject.reference,
     }

@@ -35,18 +35,19 @@ class Loaded:
     """Of the largest value: what rounding in another order can make of one."""
 
 
-def tries(name: str) -> tuple[str, ...]:
-    """The references under which a family may have a model that needs nothing from outside."""
-    return name, f"{name}:tiny"
+def tries(subject: Subject) -> tuple[str, ...]:
+    """The reference that was given; else those of models that may need nothing from outside."""
+    name = subject.record.name
+    return (name, f"{name}:tiny") if subject.reference is None else (subject.reference,)
 
 
 def reference(subject: Subject) -> str:
     """The canonical form of the first of `tries` that the family serves.
 
-    NotApplicable, with the family's reasons, if it serves none.
+    With the family's reasons, if it serves none: NotApplicable, or Unproven if one was given.
     """
     reasons = []
-    for ref in tries(subject.record.name):
+    for ref in tries(subject):
         try:
             found = subject.cls.recognises(ref)
         except WarcoreError as error:
@@ -55,7 +56,7 @@ def reference(subject: Subject) -> str:
         if found is not None:
             return str(found)
         reasons.append(f"{ref!r} is not recognised")
-    raise NotApplicable(f"no model of it is known: {'; '.join(reasons)}")
+    raise _absent(subject)(f"no model of it is known: {'; '.join(reasons)}")
 
 
 def options_of(subject: Subject) -> Any:
@@ -68,8 +69,9 @@ def options_of(subject: Subject) -> Any:
 def loaded(subject: Subject) -> Loaded:
     """The model of `reference` on the subject's device, in float64 if it is small, else float32.
 
-    NotApplicable if its files are not here; Unproven if it is too large for anything but a
-    thorough run; Refuted if it cannot be loaded for another reason than its family's own.
+    NotApplicable if its files are not here, or Unproven if it was asked for by its reference;
+    Unproven if it is too large for anything but a thorough run; Refuted if it cannot be loaded for
+    another reason than its family's own.
     """
     import torch
 
@@ -83,7 +85,7 @@ def loaded(subject: Subject) -> Loaded:
             _refuse_large(ref, info.parameters * dtype.itemsize)
         model = subject.cls.load(ref, ModelContext(device, dtype, options))
     except WarcoreError as error:
-        raise NotApplicable(f"{ref} cannot be loaded here: {error.what}") from error
+        raise _absent(subject)(f"{ref} cannot be loaded here: {error.what}") from error
     except (NotApplicable, Unproven):
         raise
     except Exception as error:
@@ -91,6 +93,11 @@ def loaded(subject: Subject) -> Loaded:
             Failure(f"{ref} can be loaded, or a WarcoreError says why not", f"it raised {error!r}")
         ) from error
     return Loaded(ref, info, model, device, 1e-9 if exact else 1e-4)
+
+
+def _absent(subject: Subject) -> type[NotApplicable | Unproven]:
+    """What it means that there is no model: nothing, unless somebody named one."""
+    return NotApplicable if subject.reference is None else Unproven
 
 
 def _refuse_large(ref: str, size: int) -> None:

@@ -53,6 +53,8 @@ def command(result: Result, subject: Subject) -> str:
         words += ["--device", subject.device]
     if subject.thorough:
         words.append("--all")
+    if subject.reference is not None:
+        words += ["--reference", subject.reference]
     if result.failure is not None and result.failure.cell:
         words += ["--cell", result.failure.cell]
     return shlex.join(words)
@@ -98,6 +100,7 @@ def document(results: Results) -> dict[str, Any]:
         "pattern": results.selection.pattern or None,
         "cells": subject.cells or None,
         "thorough": subject.thorough,
+        "reference": subject.reference,
         "available": results.selection.available,
         "total": results.total,
         "counts": {outcome.value: count for outcome, count in results.counts.items()},

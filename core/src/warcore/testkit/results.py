@@ -36,6 +36,8 @@ class Result:
     """Not if the check is newer than the plugin's contract."""
     stale: bool = False
     """Whether it was listed as a known failure, and passes."""
+    cells: int | None = None
+    """How many cells of a grid it has looked at; None: it has none."""
     here: str = ""
     """Why it ran in the process of whoever asked, with nothing between; empty if it did not."""
 
@@ -81,10 +83,16 @@ class Results:
         return not self.selection.pattern and not self.subject.cells
 
     @property
+    def unmet(self) -> bool:
+        """Whether a cell was asked for that none of the checks has."""
+        return bool(self.subject.cells) and not any(result.cells for result in self.results)
+
+    @property
     def code(self) -> int:
         """The exit code: 0 conformant, 1 not, 2 it could not be found out."""
         if any(result.refutes for result in self.results):
             return REFUTED
-        if any(result.leaves_open for result in self.results) or not self.counts[Outcome.PASSED]:
+        leaves_open = self.unmet or any(result.leaves_open for result in self.results)
+        if leaves_open or not self.counts[Outcome.PASSED]:
             return NO_VERDICT
         return CONFORMANT

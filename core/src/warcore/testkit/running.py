@@ -99,8 +99,13 @@ class Run:
     def result(self, check: Check, selection: Selection) -> Result:
         """What comes of `check`. selection: where those are that it needs."""
         if check.name not in self._results:
-            needed = [c for c in selection.checks if c.name in check.needs]
-            result = self._without([self.result(need, selection) for need in needed], check)
+            before = [
+                self.result(each, selection)
+                for each in selection.checks
+                if each.name in (*check.needs, *check.after)
+                and self._subject.device in each.devices
+            ]
+            result = self._without(before, check)
             if result is None:
                 result = self._found(check)
             counted = not is_newer(check, self._contract)
@@ -110,10 +115,13 @@ class Run:
             self._results[check.name] = result
         return self._results[check.name]
 
-    def _without(self, needed: list[Result], check: Check) -> Result | None:
-        """The result of a check that was not run, for what it needs; None if it can be run."""
+    def _without(self, before: list[Result], check: Check) -> Result | None:
+        """The result of a check that was not run, for what comes before; None if it can be run."""
         if self._unloadable:
             return Result(check, Outcome.BLOCKED, self._unloadable)
+        if self._subject.device not in check.devices:
+            where = " or ".join(check.devices)
+            return Result(check, Outcome.NOT_APPLICABLE, f"it is held on {where} only")
         for outcome, then in (
             (Outcome.FAILED, Outcome.BLOCKED),
             (Outcome.EXPECTED_FAILURE, Outcome.BLOCKED),
@@ -121,9 +129,11 @@ class Run:
             (Outcome.UNPROVEN, Outcome.UNPROVEN),
             (Outcome.NOT_APPLICABLE, Outcome.NOT_APPLICABLE),
         ):
-            for need in needed:
-                if need.outcome is outcome:
-                    return Result(check, then, f"{need.check}: {outcome.value}")
+            for each in before:
+                optional = then is not Outcome.BLOCKED and each.check.name in check.after
+                # One without the cell that was asked for says nothing against this one.
+                if each.outcome is outcome and not optional and each.cells != 0:
+                    return Result(check, then, _because(each))
         return None
 
     def _found(self, check: Check) -> Result:
@@ -146,6 +156,7 @@ class Run:
             verdict.trace,
             ended.output,
             ended.seconds,
+            cells=verdict.cells,
             here=self._here,
         )
 
@@ -153,6 +164,13 @@ class Run:
         if self._isolation is None:
             self._isolation = Isolation()
         return self._isolation
+
+
+def _because(need: Result) -> str:
+    """What became of a check that another one needs, and why, in a line."""
+    why = need.why if need.failure is None else need.failure.observed
+    first = next(iter(why.splitlines()), "")
+    return f"{need.check}: {need.outcome.value}{f', {first}' if first else ''}"
 
 
 def _expected(result: Result, reason: str) -> Result:

@@ -52,7 +52,8 @@ class Selection:
         # Those that others need come first, so one way back finds them all.
         for check in reversed(every):
             if check.name in wanted:
-                wanted.update(name for name in check.needs if name in by_name)
+                before = (*check.needs, *check.after)
+                wanted.update(name for name in before if name in by_name)
         return cls(tuple(c for c in every if c.name in wanted), len(every), pattern)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -21,8 +23,29 @@ class Subject:
     device: str = "host"
     """`host` or `cuda`: the device that it is checked on."""
     cells: str = ""
-    """A pattern: of a grid only the cells whose name holds it; empty: all."""
+    """Of a grid only the cell of this name, or those that fit it with wildcards; empty: all."""
     thorough: bool = False
     """Whether to walk the whole grid rather than the default one."""
     options: object = None
     """Options of its own, parsed; None: its defaults."""
+    reference: str | None = None
+    """Of a model family: the model to load, as a person writes it; None: one that needs no files.
+    """
+    offered: dict[str, bool] = attrs.field(factory=dict, init=False, repr=False)
+    """The cells of the check that runs, as far as it came, and whether they were asked for."""
+
+    def wants(self, cell: object) -> bool:
+        """Whether a check shall look at `cell`, whose name is its `str`."""
+        name = str(cell)
+        fits = not self.cells or name == self.cells or fnmatchcase(name, self.cells)
+        self.offered[name] = fits
+        return fits
+
+    def unmet(self) -> str:
+        """Why nothing was looked at: the check has cells, and none was asked for; else empty."""
+        if not self.offered or any(self.offered.values()):
+            return ""
+        near = get_close_matches(self.cells, self.offered, 3, 0.4)
+        near += [name for name in self.offered if self.cells in name and name not in near][:3]
+        hint = f"; there are {', '.join(near[:3])}" if near else ""
+        return f"none of its {len(self.offered)} cells is called {self.cells!r}{hint}"

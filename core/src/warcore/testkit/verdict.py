@@ -33,6 +33,8 @@ class Verdict:
     failure: Failure | None = None
     trace: str = ""
     """The traceback of an exception that was no verdict."""
+    cells: int | None = None
+    """How many cells it has looked at; None: it has none."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it; `of_plain` undoes it."""
@@ -44,7 +46,7 @@ class Verdict:
         failure = told["failure"]
         if failure is not None:
             failure = Failure(**{**failure, "seen_by": tuple(failure["seen_by"])})
-        return cls(Outcome(told["outcome"]), told["why"], failure, told["trace"])
+        return cls(**{**told, "outcome": Outcome(told["outcome"]), "failure": failure})
 
 
 def judge(
@@ -58,6 +60,21 @@ def judge(
     rule: what is declared, where the plugin's code raises instead of keeping to it.
     passing: what is not caught.
     """
+    subject.offered.clear()
+    verdict = _judge(run, rule, subject, passing)
+    if not subject.offered:
+        return verdict
+    if verdict.failure is None and (why := subject.unmet()):
+        return Verdict(Outcome.NOT_APPLICABLE, why, cells=0)
+    return attrs.evolve(verdict, cells=sum(subject.offered.values()))
+
+
+def _judge(
+    run: Function,
+    rule: str,
+    subject: Subject,
+    passing: type[BaseException] | tuple[()],
+) -> Verdict:
     try:
         run(subject)
     except Refuted as refuted:

@@ -74,7 +74,7 @@ def why_not(subject: Subject, shape: Shape) -> list[str]:
 def cells_of(subject: Subject, stand: Stand) -> Iterator[Cell]:
     """The cells of a stand that the subject asks for, each prepared for its first step."""
     for cell in cells(stand.shape, stand.graph, thorough=subject.thorough):
-        if subject.cells in str(cell):
+        if subject.wants(cell):
             stand.prepare(cell)
             yield cell
 

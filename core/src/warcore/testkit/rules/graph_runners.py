@@ -85,9 +85,11 @@ def replays_equal_eager(subject: Subject) -> None:
                 for size in order:
                     for ragged in (False, True):
                         cell = f"{mode.value}-{size}{'-ragged' if ragged else ''}"
+                        if not subject.wants(cell):
+                            continue
                         outputs = [_run(each, mode, size, ragged, cell) for each in (stand, plain)]
                         _alike(outputs, cell)
-        if not stand.replays:
+        if not stand.replays and not subject.unmet():
             raise Refuted(Failure("steps that are replayed", "no step was: all ran eagerly"))
 
 
@@ -134,6 +136,8 @@ def marker(subject: Subject) -> None:
         for mode in _captured(subject):
             for step in range(3):
                 cell = f"{mode.value}-{step}"
+                if not subject.wants(cell):
+                    continue
                 batch = _batch(stand, mode, 2)
                 replays = stand.replays
                 quiet, fence = stand.run(batch)
@@ -182,13 +186,15 @@ def fences(subject: Subject) -> None:
             _prepared(stand)
             for mode in _captured(subject):
                 for size in range(1, BUCKETS[-1] + 2):
+                    cell = f"{vote.name}-{mode.value}-{size}"
+                    if not subject.wants(cell):
+                        continue
                     batch = _batch(stand, mode, size)
                     quiet, _ = stand.run(batch)
                     output, fence = stand.run(
                         batch, partial(stand.write_table, torch.zeros_like(stand.slots))
                     )
                     stand.write_table(stand.slots)
-                    cell = f"{vote.name}-{mode.value}-{size}"
                     if fence.reason is not FenceReason.FINE or not torch.equal(output, quiet):
                         what = f"the fence fell too early, or not at all ({fence.reason.value})"
                         raise Refuted(Failure(f"reads end at {vote.name}", what, cell=cell))

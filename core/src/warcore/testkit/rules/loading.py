@@ -77,8 +77,8 @@ def import_leaves_no_trace(subject: Subject) -> None:
 def options_parse(subject: Subject) -> None:
     """`Options` is an attrs class; each field has a default and a type that text can become.
 
-    mini-sglang keeps a default in silence where the environment holds a value that it cannot read:
-    the run is then not the one that was asked for.
+    The fence of SGLang was on ROCm a variable of the environment that one had to know (#27967):
+    runs without it had the hazard and said nothing, and no text that was mistyped would have.
 
     Decorate it with `attrs.frozen`, give every field a default, and use bool, int, float, str, or
     one of them with None; read anything else from a str in a converter of your own.

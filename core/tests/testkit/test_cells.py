@@ -1,0 +1,136 @@
+"""Which cells are walked, on which device a check is held, and what that makes of a run."""
+
+from __future__ import annotations
+
+import pytest
+from testkit import cell_rules, fake_rules, hostile
+from testkit.fake_rules import make
+
+from warcore.records import PluginRecord
+from warcore.testkit import selection
+from warcore.testkit.coverage import not_covered
+from warcore.testkit.isolation import Isolation
+from warcore.testkit.outcome import NotApplicable, Outcome, Unproven
+from warcore.testkit.references import reference
+from warcore.testkit.running import run_checks
+from warcore.testkit.subject import Subject
+
+WALKS, LOOKS = make(cell_rules.walks), make(cell_rules.looks)
+
+
+def subject_of(**facts):
+    return Subject(PluginRecord.of_class("backend", hostile.Good), hostile.Good, **facts)
+
+
+@pytest.fixture(scope="module")
+def isolation():
+    with Isolation() as shared:
+        yield shared
+
+
+@pytest.fixture
+def run(monkeypatch, isolation):
+    """`run(*checks, **facts)`: their results for a subject of these facts."""
+
+    def ran(*checks, **facts):
+        monkeypatch.setattr(selection, "checks_of", lambda kind: iter(checks))
+        return run_checks(subject_of(**facts), isolation=isolation)
+
+    return ran
+
+
+# ---- cells ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "wanted"),
+    [
+        ("", ["decode-4", "decode-41", "verify-4"]),
+        ("decode-4", ["decode-4"]),
+        ("decode-*", ["decode-4", "decode-41"]),
+        ("*-4", ["decode-4", "verify-4"]),
+        ("decode", []),
+    ],
+)
+def test_a_cell_is_asked_for_by_its_name_or_by_a_pattern(pattern, wanted):
+    subject = subject_of(cells=pattern)
+    assert [c for c in ("decode-4", "decode-41", "verify-4") if subject.wants(c)] == wanted
+
+
+def test_a_check_counts_the_cells_that_it_has_looked_at(run):
+    assert [result.cells for result in run(WALKS, LOOKS, make(fake_rules.passes)).results] == [
+        1,
+        1,
+        None,
+    ]
+
+
+def test_a_cell_that_only_one_check_has_leaves_the_others_out(run):
+    results = run(WALKS, LOOKS, cells="extend-1")
+    assert [r.outcome for r in results.results] == [Outcome.NOT_APPLICABLE, Outcome.PASSED]
+    assert results.code == 0
+
+
+def test_a_cell_that_no_check_has_is_no_verdict_and_close_names_are_shown(run):
+    results = run(WALKS, make(fake_rules.passes), cells="decode-5")
+    assert results.results[0].why == (
+        "none of its 2 cells is called 'decode-5'; there are decode-4"
+    )
+    assert results.code == 2
+    assert "No check has a cell that is called 'decode-5'" in "\n".join(not_covered(results))
+
+
+def test_what_a_check_needs_may_lack_the_cell(run):
+    after = make(cell_rules.looks, name="after", needs=("backend.walks",))
+    results = run(WALKS, after, cells="extend-1")
+    assert [r.outcome for r in results.results] == [Outcome.NOT_APPLICABLE, Outcome.PASSED]
+
+
+# ---- devices, reasons ----------------------------------------------------------------------------
+
+
+def test_a_check_of_another_device_does_not_apply_and_nobody_waits_for_it(run):
+    first = make(fake_rules.refuted, name="first", devices=("cuda",))
+    then = make(fake_rules.passes, needs=("backend.first",))
+    results = run(first, then)
+    assert [r.outcome for r in results.results] == [Outcome.NOT_APPLICABLE, Outcome.PASSED]
+    assert results.results[0].why == "it is held on cuda only"
+
+
+@pytest.mark.parametrize(
+    ("need", "why"),
+    [
+        (fake_rules.absent, "backend.first: not applicable, it has no graphs"),
+        (fake_rules.blind, "backend.first: could not run, no detector"),
+        (fake_rules.refuted, "backend.first: failed, a read"),
+    ],
+)
+def test_why_a_check_was_not_run_is_said_with_what_it_needs(run, need, why):
+    then = make(fake_rules.passes, needs=("backend.first",))
+    assert run(make(need, name="first"), then).results[1].why == why
+
+
+# ---- the model that is loaded --------------------------------------------------------------------
+
+
+class Family:
+    """Opens files only."""
+
+    @staticmethod
+    def recognises(ref):
+        return f"files:{ref}" if ref.endswith(".gguf") else None
+
+
+def family(given=None):
+    return Subject(PluginRecord("model", "files", None, None, "x:Y"), Family, reference=given)
+
+
+def test_a_model_that_is_named_is_the_one_that_is_loaded():
+    assert reference(family("a.gguf")) == "files:a.gguf"
+
+
+def test_a_family_without_a_model_is_not_judged_but_one_that_lacks_the_named_model_is_open():
+    with pytest.raises(NotApplicable, match="'files:tiny' is not recognised"):
+        reference(family())
+    with pytest.raises(Unproven, match=r"'a\.bin' is not recognised"):
+        reference(family("a.bin"))
