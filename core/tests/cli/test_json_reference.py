@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from warcore.cli import main
+
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/json.md"
 FREE = {"modes", "votes[].ends"}
 """Objects whose keys are values: steps by mode, votes by mode."""
@@ -28,6 +30,7 @@ RUNS = {
         ("a" * 99, "x"),
         ("a", "--loop", "normal"),
     ],
+    "new": [("backend", "fast-rows", "--dir", "deep/down"), ("backend", "fast-rows")],
     "plan": [(), ("--mixed", "--fence", "coarse"), ("--graph-runner", "none", "--loop", "normal")],
     "trace": [("abc", "--max-new-tokens", "4"), ("abc", "--fence", "coarse", "--html", "p.html")],
 }
@@ -59,13 +62,18 @@ def fields(value, path=""):
 
 
 @pytest.fixture
-def documents(command, graphs, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def documents(command, graphs, tmp_path, monkeypatch, capsys):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
 
-    def of(name):
-        return [json.loads(command(name)(*args, "--json").out) for args in RUNS[name]]
+    def run(name, *args):
+        if name != "new":
+            return command(name)(*args, "--json").out
+        assert main([name, *args, "--json"]) == 0
+        return capsys.readouterr().out
 
-    return of
+    return lambda name: [json.loads(run(name, *args)) for args in RUNS[name]]
 
 
 @pytest.mark.parametrize("name", RUNS)

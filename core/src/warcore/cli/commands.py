@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "list-plugins": _Entry(
         "warcore.cli.list_plugins", "list_plugins", "Show the installed plugins and their state."
     ),
+    "new": _Entry("warcore.cli.new", "new", "Write the package of a new plugin."),
     "plan": _Entry("warcore.cli.plan", "plan", "Show where each step's fence will fall, and why."),
     "trace": _Entry(
         "warcore.cli.trace", "trace", "Answer prompts and draw a timeline of every step."
