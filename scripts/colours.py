@@ -32,12 +32,41 @@ THEMES: Final = {
         "good": "#56d364",
     },
 }
+ALIKE: Final = {
+    "fills": "write",
+    "touch": "write",
+    "make": "write",
+    "sends": "read",
+    "peek": "read",
+    "stale": "read",
+    "stall": "wait",
+}
+"""What is drawn as something else is."""
 LEGEND: Final = {
     "prepare": "prepares a step",
+    "fills": "fills host memory",
     "collect": "takes results",
+    "stall": "waits for the device",
     "write": "writes the shared tables",
     "wait": "waits",
+    "sends": "copies from host memory",
     "read": "reads the shared tables",
+    "peek": "looks at what a forward makes",
+    "stale": "reads what another step left",
+    "touch": "writes them in a forward",
     "body": "rest of the forward",
+    "make": "makes what the next step needs",
     "fence": "the fence",
 }
+SAYS: Final = {
+    "read": "reads",
+    "peek": "looks",
+    "stale": "old",
+    "touch": "writes",
+    "make": "makes",
+    "sends": "copies",
+    "fills": "fills",
+    "prepare": "prep.",
+    "write": "write",
+}
+"""What a bar is called in the picture, where it has room."""

@@ -29,6 +29,17 @@ class Bar:
 
 
 @attrs.frozen
+class Clash:
+    """What had to end before something else began, and did not."""
+
+    lanes: tuple[str, str]
+    start: float
+    """Of what comes first."""
+    end: float
+    """Of what ends last."""
+
+
+@attrs.frozen
 class Panel:
     """One run: its title, and what the eye should find."""
 
@@ -36,8 +47,12 @@ class Panel:
     run: Timeline
     colour: str
     """Of the verdict on the right: soft, good or alarm."""
-    reads: str = "out_graph"
-    """The phase in which the backend really reads."""
+    clash: tuple[str, str, int] = ("read", "write", 1)
+    """What must end before something of so many steps later begins; else the two collide."""
+    says: str = ""
+    """The verdict, where it is no matter of course."""
+    ends: str = ""
+    """What to call the points at which a fence was recorded."""
 
     @property
     def bars(self) -> list[Bar]:
@@ -55,8 +70,7 @@ class Panel:
         return found
 
     def _bar(self, each: Slice) -> Bar | None:
-        kind = {"copy": "write", "phase": "read" if each.name == self.reads else "body"}
-        what = kind.get(each.kind, each.kind)
+        what = {"copy": "write", "phase": self._phase(each)}.get(each.kind, each.kind)
         start = each.begin / 1000
         if what == "collect":
             # What the host did for it, behind what it waited for.
@@ -64,6 +78,10 @@ class Panel:
             start = max((t / 1000 for t in waits if each.begin <= t <= each.end), default=start)
         drawn = what in LEGEND and not (each.inside and what == "wait")
         return Bar(each.lane, what, each.step, start, each.end / 1000) if drawn else None
+
+    def _phase(self, each: Slice) -> str:
+        """A phase is what its name says, or the rest of a forward."""
+        return "body" if each.name not in LEGEND and each.lane == "forward" else each.name
 
     @property
     def forwards(self) -> list[tuple[float, float]]:
@@ -78,14 +96,26 @@ class Panel:
                 yield arrow.begin / 1000, arrow.end / 1000
 
     @property
-    def collisions(self) -> Iterator[tuple[float, float]]:
-        """When the tables are written while a forward reads them."""
+    def lanes(self) -> list[str]:
+        """Whoever did anything, from top to bottom."""
+        order = ["host", "schedule", "plan", "forward"]
+        return [lane for lane in order if lane in self.run.lanes]
+
+    @property
+    def collisions(self) -> Iterator[Clash]:
+        """For each thing that began too early, how long it should have waited."""
+        before, after, steps = self.clash
         bars = self.bars
-        for write in (bar for bar in bars if bar.what == "write"):
-            for read in (bar for bar in bars if bar.what == "read"):
-                start, end = max(write.start, read.start), min(write.end, read.end)
-                if start < end:
-                    yield start, end
+        for early in (bar for bar in bars if bar.what == after):
+            late = [
+                bar
+                for bar in bars
+                if bar.what == before and early.step == bar.step + steps and early.start < bar.end
+            ]
+            if late:
+                both = [early, *late]
+                start, end = min(bar.start for bar in both), max(bar.end for bar in both)
+                yield Clash((early.lane, late[0].lane), start, end)
 
     @property
     def begins(self) -> float:
@@ -99,6 +129,6 @@ class Panel:
     @property
     def verdict(self) -> str:
         """What a reader could measure in the picture."""
-        if list(self.collisions):
-            return "written while it is read"
+        if self.says or list(self.collisions):
+            return self.says or "written while it is read"
         return f"a step every {self.period:.0f} µs"

@@ -10,6 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import hazards
 from colours import THEMES
 from drawing import picture
 from panels import Panel
@@ -20,22 +21,20 @@ PICTURES = Path(__file__).resolve().parent.parent / "docs/pictures"
 
 def pictures() -> dict[str, str]:
     """Each picture by its file name."""
-    coarse, fine = run("coarse"), run("declared")
-    late = run("declared", reads_late=True)
+    coarse, fine = run(fence="coarse"), run()
     drawn = {
         "fence": (
             "The same steps with a coarse and with a fine fence, in virtual time",
-            Panel("Coarse fence: the next write waits for the whole forward", coarse, "alarm"),
-            Panel("Fine fence: the next write waits for the last read", fine, "good"),
+            [
+                Panel("Coarse fence: the next write waits for the whole forward", coarse, "alarm"),
+                Panel("Fine fence: the next write waits for the last read", fine, "good"),
+            ],
         ),
-        "hazard": (
-            "A backend that reads later than it declared, in virtual time",
-            Panel("A fence that is too early: the forward still reads", late, "alarm", "body"),
-        ),
+        **hazards.panels(),
     }
     return {
         f"{name}-{theme}.svg": picture(panels, colours, alt)
-        for name, (alt, *panels) in drawn.items()
+        for name, (alt, panels) in drawn.items()
         for theme, colours in THEMES.items()
     }
 

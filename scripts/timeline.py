@@ -16,6 +16,8 @@ from warcore.request import Request
 from warcore.tracing import Recorder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from warcore.tracing import Timeline
 
 HOST: Final = {"next_batch": 60.0, "collect": 20.0}
@@ -26,29 +28,40 @@ METADATA, BODY = 40.0, 160.0
 """Microseconds on the forward stream: a backend's metadata, and the layers of one forward."""
 
 
+def note(device: VirtualDevice, what: str) -> None:
+    """Say that the running work goes on to `what` (of LEGEND); a captured step says it too."""
+    device.phase(what)
+    capture = device.local.capture
+    if capture is not None:
+        capture.add(lambda: device.phase(what))
+
+
 class Timed(AttentionBackend):
-    """Says that it reads its rows in the metadata; takes time, and computes nothing."""
+    """Says that it reads its rows in the metadata, and does; takes time, and computes nothing."""
 
     device: VirtualDevice
-    reads_late = False
-    """Whether it breaks its word and reads in the layers."""
 
     def shared_read_ends(self, forward_mode: object) -> SharedReadEnds:  # noqa: ARG002
         return SharedReadEnds.PRE_REPLAY
 
     def init_forward_metadata_out_graph(self, batch: Any) -> None:
-        if not self.reads_late:
-            self._read(batch)
-        self.device.spend(METADATA)
+        self.reads(batch, METADATA)
 
     def forward(self, q: Any, k: Any, v: Any, layer: Any, batch: Any) -> Any:  # noqa: ARG002
-        if self.reads_late:
-            self._read(batch)
         self.device.spend(BODY / len(self.ctx.kv))
         return torch.zeros_like(q)
 
-    def _read(self, batch: Any) -> None:
-        self.ctx.shared.req_to_token.index_select(0, batch.rows)
+    def reads(self, batch: Any, us: float) -> None:
+        """Look its rows up in the shared table."""
+        rows = self.ctx.static("rows", (self.ctx.max_batch,), torch.int64)[: batch.padded_size]
+        rows.copy_(self.ctx.shared.req_to_token.index_select(0, batch.rows)[:, 0])
+        self.is_busy("read", us)
+
+    def is_busy(self, what: str, us: float) -> None:
+        """Be busy with `what` of LEGEND, then with the rest of the forward."""
+        note(self.device, what)
+        self.device.spend(us)
+        note(self.device, "body")
 
 
 class Charging(Recorder):
@@ -59,23 +72,33 @@ class Charging(Recorder):
         stream.spend(WRITES.get(repr(pending).partition(" ")[0], 0.0))
 
 
-def run(fence: str, *, reads_late: bool = False, steps: int = 12) -> Timeline:
-    """One request that decodes for `steps` steps, a page of one token each.
+def run(
+    backend: type[Timed] = Timed,
+    fence: str = "declared",
+    *,
+    steps: int = 12,
+    prompts: Sequence[Sequence[int]] = ((1, 2),),
+    around: Callable[[VirtualDevice, Any], None] = lambda *_: None,
+    **config: Any,
+) -> Timeline:
+    """Requests that decode for `steps` steps, a page of one token each.
 
-    fence: "declared" or "coarse".
+    fence: "declared" or "coarse". around: may put something around the scheduler's methods.
     """
     device = VirtualDevice()
-    backend = type("Timed", (Timed,), {"device": device, "reads_late": reads_late})
-    config = EngineConfig(
-        model="random:tiny", backend=backend, graph_runner="none", fence=fence, page_size=1
+    named = {"graph_runner": "none", "page_size": 1, **config}
+    timed = type(backend.__name__, (backend,), {"device": device})
+    assembly = assemble(
+        EngineConfig(model="random:tiny", backend=timed, fence=fence, **named), device=device
     )
-    assembly = assemble(config, device=device)
     core = assembly.scheduler
     for name, us in HOST.items():
         setattr(core, name, device.taking(us, getattr(core, name)))
+    around(device, core)
     params = SamplingParams(max_new_tokens=steps, ignore_eos=True)
-    tokenizer = assembly.model.tokenizer
-    core.add(Request.new(0, None, [1, 2], params, tokenizer=tokenizer, max_context=64, seed=0))
+    given = {"tokenizer": assembly.model.tokenizer, "max_context": 64, "seed": 0}
+    for number, ids in enumerate(prompts):
+        core.add(Request.new(number, None, list(ids), params, **given))
     with Charging(device, core) as recorder:
         while core.has_work:
             assembly.loop(core)
