@@ -86,7 +86,12 @@ def cells(shape: Shape, graph: GraphKind, *, thorough: bool) -> Iterator[Cell]:
         if mode is ForwardMode.TARGET_VERIFY or not shape.tree:
             for prefixes in batches:
                 if graph is GraphKind.NONE or mode is not ForwardMode.MIXED:
-                    yield Cell(shape, mode, graph, prefixes, _new_tokens(mode, prefixes))
+                    yield cell_of(shape, mode, graph, prefixes)
+
+
+def cell_of(shape: Shape, mode: ForwardMode, graph: GraphKind, prefixes: tuple[int, ...]) -> Cell:
+    """The step of requests that have `prefixes`, each with as many new tokens as its mode has."""
+    return Cell(shape, mode, graph, prefixes, _new_tokens(mode, prefixes))
 
 
 def _new_tokens(mode: ForwardMode, prefixes: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,0 +1,93 @@
+"""Races of a whole engine: its own parts, its backend, and memory of the backend's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from warcore.device.operations import noting_origins
+from warcore.sampling import SamplingParams
+from warcore.statics import Statics
+from warcore.testkit.attribution import Attribution
+from warcore.testkit.enginetouches import EngineTouches, watched_tensors
+from warcore.testkit.hostcopies import HostCopies
+from warcore.testkit.races import RaceDetector
+from warcore.testkit.several import Several
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from warcore.engine import Engine
+    from warcore.testkit.race import Race
+    from warcore.testkit.workload import Served, Workload
+
+
+@attrs.frozen
+class Watched:
+    """What one run of a workload has shown."""
+
+    races: tuple[Race, ...]
+    served: Served | None
+    """None: the engine gave up on what a race had destroyed."""
+    unseen: tuple[str, ...]
+    """What was out of the detector's sight."""
+
+
+def races_of(workload: Workload, host: str = "inline", **fields: Any) -> Watched:
+    """Let an engine serve `workload`, and find what nothing orders. One run tells for all timings.
+
+    Raises what a step raises, unless a race explains it.
+    """
+    with noting_origins(), workload.engine(host, **fields) as engine:
+        # Static memory that is taken in the first step is watched from the second on.
+        engine.generate([workload.requests[0].prompt], SamplingParams(max_new_tokens=2), raw=True)
+        return watch(engine, workload.serve)
+
+
+def watch(engine: Engine, serve: Callable[[Engine], Served]) -> Watched:
+    """The same of an engine that is there: its captures know their lines if they were noted."""
+    device = engine._assembly.device  # noqa: SLF001 - the kit looks inside on purpose
+    tensors = watched_tensors(engine) | _statics(engine)
+    with RaceDetector(device) as detector, EngineTouches(engine, detector):
+        attribution = Attribution(tensors, detector.see)
+        copies = HostCopies(detector, _device_memory(engine))
+        device.observers = Several(detector, attribution, copies)
+        served = None
+        try:
+            served = serve(engine)
+            device.synchronize()
+        except Exception:
+            if not detector.races:
+                raise
+        finally:
+            device.observers = None
+        unseen = (*map(str, attribution.addresses_taken), *attribution.missing)
+        return Watched(detector.races, served, unseen)
+
+
+def _statics(engine: Engine) -> dict[str, torch.Tensor]:
+    """The static memory that the backend has taken so far."""
+    return {f"static {name!r}": tensor for name, tensor in _named(engine).items()}
+
+
+def _named(engine: Engine) -> dict[str, torch.Tensor]:
+    backend: Any = engine._assembly.runner._backend  # noqa: SLF001 - as above
+    statics = getattr(backend.ctx.static, "__self__", None)
+    return statics._named if isinstance(statics, Statics) else {}  # noqa: SLF001
+
+
+def _device_memory(engine: Engine) -> Callable[[int], bool]:
+    """Whether an address is that of memory which the core made for the device."""
+    backend: Any = engine._assembly.runner._backend  # noqa: SLF001 - as above
+    fixed = [*watched_tensors(engine).values()]
+    fixed += [memory for layer in backend.ctx.kv for memory in layer.values()]
+    known = {tensor.untyped_storage().data_ptr() for tensor in fixed}
+
+    def is_device(address: int) -> bool:
+        later = {tensor.untyped_storage().data_ptr() for tensor in _named(engine).values()}
+        return address in known or address in later
+
+    return is_device

@@ -1,0 +1,239 @@
+"""What a backend must keep to in a whole engine: order, in every schedule, and one event a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
+from warcore.device.operations import CORE
+from warcore.errors import WarcoreError
+from warcore.testkit.cell import cell_of, shapes
+from warcore.testkit.check import check
+from warcore.testkit.engineraces import races_of
+from warcore.testkit.gates import LAYERS, LAYERS_END, METADATA_IN, METADATA_OUT, REPLAY, Gates
+from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
+from warcore.testkit.recorders import Recording, RecordingSegments
+from warcore.testkit.stand import Stand
+from warcore.testkit.walk import declared, quiet_torch, why_not
+from warcore.testkit.workload import Workload, with_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from warcore.testkit.cell import Cell, Shape
+    from warcore.testkit.race import Race
+    from warcore.testkit.subject import Subject
+    from warcore.testkit.workload import Answer, Served
+
+RUNNERS = {
+    GraphKind.NONE: "none",
+    GraphKind.UNBROKEN: Recording,
+    GraphKind.BREAKABLE: RecordingSegments,
+}
+SEEDS, THOROUGH_SEEDS = 10, 100
+POSITIONS = ((40,), (1, 3), (3, 4, 5), (40, 1, 3, 4, 5))
+"""Prefixes of the batches whose events are looked at: in a bucket, at its edge, beyond all."""
+
+
+@check("backend", needs=("backend.votes", "backend.no_late_access"), devices=("host",))
+def races(subject: Subject) -> None:
+    """In a whole engine every two accesses of which one is a write are ordered by stream or event.
+
+    An attention plan that was made on a stream of its own read inputs which the forward had not
+    written yet, and another refilled host memory that the copy of the step before still read: both
+    gave wrong tokens or a fault under load only.
+
+    Let the forward stream do the work, or wait for it there; bring host values with `ctx.stage`.
+    """
+    unseen: tuple[str, ...] = ()
+    for kind, workload in _engines(subject):
+        cell = kind.value
+        if not subject.wants(cell):
+            continue
+        with quiet_torch():
+            found = races_of(workload)
+        if found.races:
+            raise Refuted(_racing(found.races, cell))
+        _refuse_failures(found.served, cell)
+        unseen = unseen or found.unseen
+    if unseen:
+        raise Unproven(f"out of the detector's sight: {unseen[0]}")
+
+
+def _racing(found: tuple[Race, ...], cell: str) -> Failure:
+    race = found[0]
+    places = [each.place for each in (race.first, race.second) if each.place is not None]
+    places.sort(key=lambda place: place.file.startswith(CORE))
+    return Failure(
+        "accesses that a stream or an event orders, whoever runs first",
+        str(race),
+        where=str(places[0]) if places else "",
+        seen_by=("happens-before",),
+        cell=cell,
+        more=len(found) - 1,
+    )
+
+
+@check("backend", needs=("backend.votes", "backend.races"), devices=("host",))
+def schedules(subject: Subject) -> None:
+    """A whole engine gives the answers of its serial run, whichever stream goes on at each point.
+
+    A verify step of one algorithm indexed out of range an iteration after it had become right to
+    go on early: a wait for the whole forward had hidden that another stream read what was still
+    being written. A run that was slowed down on purpose showed it each time.
+
+    Let nothing depend on how far another stream has come: no question whether an event is done, no
+    Python state that work of two streams shares.
+    """
+    seeds = range(THOROUGH_SEEDS if subject.thorough else SEEDS)
+    for kind, workload in _engines(subject):
+        if kind is GraphKind.BREAKABLE and not subject.thorough:
+            continue
+        cells = {f"seed{seed}-{kind.value}": seed for seed in seeds}
+        wanted = [cell for cell in cells if subject.wants(cell)]
+        if wanted:
+            serial = _serial(workload, kind)
+            for cell in wanted:
+                _compare(_drawn(workload, cells[cell], cell), serial, cell)
+
+
+def _serial(workload: Workload, kind: GraphKind) -> Served:
+    with quiet_torch():
+        one, again = (_served(workload, "inline") for _ in range(2))
+    if one != again:
+        raise Unproven(f"{kind.value}: the same serial run twice gives different answers")
+    _refuse_failures(one, kind.value)
+    return one
+
+
+def _drawn(workload: Workload, seed: int, cell: str) -> Served:
+    try:
+        with quiet_torch():
+            return _served(workload, f"seeded:{seed}")
+    except WarcoreError as error:
+        what = f"with seed {seed} the engine stops: {error.what}"
+        raise Refuted(
+            Failure("an engine that goes on in every schedule", what, cell=cell)
+        ) from error
+
+
+def _served(workload: Workload, host: str) -> Served:
+    with workload.engine(host) as engine:
+        return workload.serve(engine)
+
+
+def _compare(drawn: Served, serial: Served, cell: str) -> None:
+    for place, (got, owed) in enumerate(zip(drawn.answers, serial.answers, strict=True)):
+        if got != owed:
+            what = f"request {place} gets {_told(got)} in place of {_told(owed)}"
+            declared = "the answers of the serial run in every schedule"
+            raise Refuted(Failure(declared, what, seen_by=("seeded schedules",), cell=cell))
+
+
+def _told(answer: Answer) -> str:
+    return f"an error ({answer.error})" if answer.error else f"tokens {[*answer.tokens]}"
+
+
+def _refuse_failures(served: Served | None, cell: str) -> None:
+    if served is not None and served.error is not None:
+        raise Refuted(Failure("steps that run in a whole engine", served.error, cell=cell))
+
+
+@check("backend", needs=("backend.votes", "backend.captures"), devices=("host",))
+def event_position(subject: Subject) -> None:
+    """A step has one read-done event, done where the backend declares its reads to end: not while
+    a gate before that point is shut, and as soon as one behind it is reached.
+
+    A graph that still read the page table in its metadata had its event in front of the replay: the
+    kernel gathered rows that the next step had rewritten, out of bounds in the worst case.
+
+    Leave the event to the core, in each step; neither record nor re-arm one of the core's device.
+    """
+    shape, told = _shape(subject), False
+    for kind in GraphKind:
+        gates = Gates(subject.cls)
+        with quiet_torch(), _gated_stand(subject, shape, kind, gates) as stand:
+            for cell in _positions(shape, kind):
+                if subject.wants(cell):
+                    stand.prepare(cell)
+                    told = _in_position(stand, cell, gates) or told
+    if not told and not subject.cells:
+        raise NotApplicable("it declares no end in any mode: every step is coarse")
+
+
+def _gated_stand(subject: Subject, shape: Shape, kind: GraphKind, gates: Gates) -> Stand:
+    return Stand(gates.gated, shape, kind, options=subject.options)
+
+
+def _positions(shape: Shape, kind: GraphKind) -> Iterator[Cell]:
+    for mode in ForwardMode:
+        if kind is GraphKind.NONE or mode is not ForwardMode.MIXED:
+            for prefixes in POSITIONS:
+                yield cell_of(shape, mode, kind, prefixes)
+
+
+def _in_position(stand: Stand, cell: Cell, gates: Gates) -> bool:
+    """Whether there was an event, in each of two steps where it has to be. Refuted if elsewhere."""
+    told = False
+    for batch in stand.steps(cell):
+        gates.watch(stand, batch)
+        if gates.foreign:
+            what = f"a step records {gates.foreign[0].event!r} of its own"
+            raise Refuted(_misplaced("a step that leaves events to the core", what, cell))
+        after, before = _between(stand, cell, marked=stand.marked(batch), passed=gates.passed)
+        at = gates.done_before
+        told = told or at is not None
+        if after is None:
+            wrong = None if at is None else "the event is done in a step that has none"
+        elif at is None:
+            # A snapshot may have answered otherwise.
+            wrong = None if cell.mode.is_prefill else "the event is never done"
+        elif after not in gates.passed[:at]:
+            wrong = f"the event is done before {after}: too early"
+        elif before is not None and before in gates.passed[:at]:
+            wrong = f"the event is not done at {before}: too late"
+        else:
+            wrong = None
+        if wrong is not None:
+            raise Refuted(_misplaced(declared(stand, cell), wrong, cell))
+    return told
+
+
+def _misplaced(promised: str, what: str, cell: Cell) -> Failure:
+    return Failure(promised, what, seen_by=("event position",), cell=str(cell))
+
+
+def _between(
+    stand: Stand, cell: Cell, *, marked: bool, passed: list[str]
+) -> tuple[str | None, str | None]:
+    """Behind which gate the event has to be done and, unless it is the last one, before which."""
+    end = stand.scope.ends[cell.mode]
+    replayed = REPLAY in passed
+    if cell.mode is ForwardMode.MIXED or end is SharedReadEnds.UNKNOWN:
+        has_snapshot = cell.mode is ForwardMode.EXTEND
+        return (METADATA_OUT, REPLAY if replayed else METADATA_IN) if has_snapshot else (None, None)
+    if cell.mode.is_prefill or end is SharedReadEnds.PRE_REPLAY:
+        return METADATA_OUT, REPLAY if replayed else METADATA_IN
+    if end is SharedReadEnds.IN_REPLAY and (marked or not replayed):
+        return METADATA_IN, LAYERS
+    return LAYERS_END, None
+
+
+# ---- the engines ---------------------------------------------------------------------------------
+
+
+def _engines(subject: Subject) -> Iterator[tuple[GraphKind, Workload]]:
+    shape, cls = _shape(subject), with_options(subject.cls, subject.options)
+    for kind in GraphKind:
+        yield kind, Workload(shape, cls, RUNNERS[kind])
+
+
+def _shape(subject: Subject) -> Shape:
+    """The first shape that it serves. NotApplicable, with its reasons, if there is none."""
+    reasons: dict[str, None] = {}
+    for shape in shapes(subject.cls.page_sizes, thorough=subject.thorough):
+        why = [] if shape.tree else why_not(subject, shape)
+        if not why and not shape.tree:
+            return shape
+        reasons |= dict.fromkeys(why)
+    raise NotApplicable(f"it serves no engine of the kit's: {'; '.join(reasons)}")

@@ -1,0 +1,168 @@
+"""Backends in whole engines: races, schedules and events, each found with what a person needs."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from wrong_plugins.catalogue import entries, under_check
+
+from warcore import SharedReadEnds
+from warcore.records import PluginRecord
+from warcore.testkit.check import checks_of
+from warcore.testkit.outcome import NotApplicable, Refuted, Unproven
+from warcore.testkit.paged import Paged
+from warcore.testkit.rules import backend_engine
+from warcore.testkit.subject import Subject
+
+CHECKS = {
+    check.name: check
+    for check in checks_of("backend")
+    if check.run.__module__ == backend_engine.__name__
+}
+ENTRIES = [each for each in entries() if each.path.parent.name == "backends_engine"]
+WRONG = [each for each in ENTRIES if not each.is_right]
+RIGHT = [each for each in ENTRIES if each.is_right]
+
+
+def refuted(check, subject):
+    with pytest.raises(Refuted) as raised:
+        CHECKS[check].run(subject)
+    return raised.value.failure
+
+
+@pytest.mark.parametrize("entry", WRONG, ids=str)
+def test_a_wrong_backend_is_found_by_the_detector_that_it_names(entry, tmp_path):
+    with under_check(entry, tmp_path) as subject:
+        failure = refuted(entry.breaks, subject)
+        assert failure.seen_by == entry.detectors
+        again = refuted(entry.breaks, attrs.evolve(subject, cells=failure.cell))
+    assert again.cell == failure.cell
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", RIGHT, ids=str)
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_right_backend_raises_no_alarm(entry, check, tmp_path):
+    with under_check(entry, tmp_path) as subject:
+        CHECKS[check].run(subject)
+
+
+def test_a_thorough_run_draws_more_and_breaks_the_graphs(tmp_path):
+    (right,) = (entry for entry in RIGHT if entry.path.stem == "right")
+    with under_check(right, tmp_path) as subject:
+        thorough = attrs.evolve(subject, thorough=True, cells="seed99-breakable")
+        CHECKS["backend.schedules"].run(thorough)
+        assert len(thorough.offered) == 300
+
+
+# ---- what a failure says -------------------------------------------------------------------------
+
+
+def wrong(name):
+    (entry,) = (each for each in WRONG if each.path.stem == name)
+    return entry
+
+
+def failure_of(name, tmp_path):
+    entry = wrong(name)
+    with under_check(entry, tmp_path) as subject:
+        return refuted(entry.breaks, subject)
+
+
+def test_a_race_names_the_buffer_and_both_places(tmp_path):
+    failure = failure_of("refills_pinned_memory", tmp_path)
+    assert failure.observed.startswith("WAR on host memory copied at ")
+    for line in ("self.pinned.fill_(size)", "copy_(self.pinned, non_blocking=True)"):
+        assert line in failure.observed
+    assert failure.where.endswith("copy_(self.pinned, non_blocking=True)")
+
+
+def test_a_race_on_static_memory_names_it(tmp_path):
+    failure = failure_of("gathers_on_the_schedule_stream", tmp_path)
+    assert "on static 'paged.slots'" in failure.observed
+    assert failure.where.endswith("schedule.submit(self._gather, batch)")
+
+
+def test_a_schedule_is_named_by_its_seed_and_drawn_again_from_it(tmp_path):
+    entry = wrong("shares_numbers_between_streams")
+    with under_check(entry, tmp_path) as subject:
+        seeds = [
+            refuted(entry.breaks, attrs.evolve(subject, cells=f"seed{seed}-none"))
+            for seed in (3, 3, 4)
+        ]
+    assert [failure.cell for failure in seeds] == ["seed3-none", "seed3-none", "seed4-none"]
+    assert seeds[0].observed == seeds[1].observed
+
+
+# ---- where there is no verdict -------------------------------------------------------------------
+
+
+class Right(Paged):
+    """Serves the kit's plain shapes."""
+
+    @classmethod
+    def why_not(cls, spec):
+        return ["windows or trees"] if spec.tree or spec.windows != {None} else []
+
+
+def subject_of(cls):
+    return Subject(PluginRecord.of_class("backend", cls), cls)
+
+
+class TakesTheAddress(Right):
+    """As a kernel does that is called with a pointer."""
+
+    def init_forward_metadata_out_graph(self, batch):
+        self.ctx.shared.req_to_token.data_ptr()
+        super().init_forward_metadata_out_graph(batch)
+
+
+def test_what_a_pointer_reads_is_out_of_sight_and_no_verdict_is_given():
+    with pytest.raises(Unproven, match="takes the address of req_to_token"):
+        CHECKS["backend.races"].run(attrs.evolve(subject_of(TakesTheAddress), cells="none"))
+
+
+class Undeclared(Right):
+    vote = SharedReadEnds.UNKNOWN
+
+
+def test_a_backend_that_declares_no_end_has_no_event_to_look_at():
+    with pytest.raises(NotApplicable, match="every step is coarse"):
+        CHECKS["backend.event_position"].run(subject_of(Undeclared))
+
+
+class Nowhere(Right):
+    @classmethod
+    def why_not(cls, spec):
+        return ["anything"]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_backend_that_serves_nothing_here_is_not_judged(check):
+    with pytest.raises(NotApplicable, match="anything"):
+        CHECKS[check].run(subject_of(Nowhere))
+
+
+class Fails(Right):
+    def forward(self, q, k, v, layer, batch):
+        if batch.max_seq_len > 20:
+            raise RuntimeError("too long")
+        return super().forward(q, k, v, layer, batch)
+
+
+@pytest.mark.parametrize("check", ["backend.races", "backend.schedules"])
+def test_a_step_that_fails_is_no_answer(check):
+    assert "too long" in refuted(check, subject_of(Fails)).observed
+
+
+class Inside(Right):
+    vote = SharedReadEnds.IN_REPLAY
+
+
+class Behind(Right):
+    vote = SharedReadEnds.POST_REPLAY
+
+
+@pytest.mark.parametrize("cls", [Right, Inside, Behind])
+def test_the_event_of_a_right_backend_is_where_it_says(cls):
+    CHECKS["backend.event_position"].run(subject_of(cls))
