@@ -1,8 +1,8 @@
-"""EndingFence: where the declared reads of a step end."""
+"""EndingFence: where the declared reads of a step end, and who is held there."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from warcore.fence import ReadFence
 
@@ -16,25 +16,50 @@ if TYPE_CHECKING:
     End = Callable[[], None]
 
 
-class EndingFence(ReadFence):
-    """Tells where the declared reads end: at the offered record, or when a replay passes it."""
+class Hold(Protocol):
+    """What happens where a replay passes its marker."""
 
-    def __init__(self, device: Device, mode: ForwardMode, end: End) -> None:
+    def offered(self) -> None:
+        """The marker's ticket was offered; its replay comes next."""
+
+    def launched(self, ticket: Ticket) -> None:
+        """What passes the marker was launched; on a host device it has passed it, no more."""
+
+    def over(self) -> None:
+        """The step has ended, well or not."""
+
+
+class EndingFence(ReadFence):
+    """Tells where the declared reads end: at the offered record, or when a replay passes it.
+
+    end: called there. hold: told of the marker of a replay in place of it.
+    """
+
+    def __init__(
+        self, device: Device, mode: ForwardMode, end: End, hold: Hold | None = None
+    ) -> None:
         super().__init__(device, mode)
         self._end = end
+        self._hold = hold
         self.awaited: Ticket | None = None
 
     def offer(self, runner: object, offer: Offer, *, last: bool) -> None:
         super().offer(runner, offer, last=last)
         if offer.ticket is None:
             return
-        if offer.ticket.event.external:
-            self.awaited = offer.ticket
-        else:
+        if not offer.ticket.event.external:
             self._end()
+            return
+        self.awaited = offer.ticket
+        if self._hold is not None:
+            self._hold.offered()
 
     def recorded(self, ticket: Ticket) -> None:
         """A stream of the device has passed a record."""
-        if ticket == self.awaited:
-            self.awaited = None
+        if ticket != self.awaited:
+            return
+        self.awaited = None
+        if self._hold is None:
             self._end()
+        else:
+            self._hold.launched(ticket)

@@ -23,6 +23,11 @@ class Recording(GraphRunner):
         super().__init__(ctx)
         self._captured: dict[Bucket, tuple[Graph, Output]] = {}
 
+    @property
+    def graphs(self) -> dict[Bucket, Graph]:
+        """What was captured for each bucket."""
+        return {bucket: graph for bucket, (graph, _) in self._captured.items()}
+
     def capture(self, bucket: Bucket, view: ForwardBatch) -> None:
         graph = self.ctx.graph()
         breaks = (graph.outside,) if self.kind is GraphKind.BREAKABLE else ()

@@ -23,6 +23,7 @@ from warcore.statics import Statics
 from warcore.testkit.attending import Attending
 from warcore.testkit.cell import BUCKETS, CONTEXT, DRAFTED, ROWS
 from warcore.testkit.endingfence import EndingFence
+from warcore.testkit.inorder import AroundMarker, Captured, Held
 from warcore.testkit.memory import scattered_slots, spec_of, unowned_pool
 from warcore.testkit.recorders import Recording, RecordingSegments
 
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
     from warcore.fence import ReadFence
     from warcore.graphs import GraphRunner
     from warcore.testkit.cell import Cell, Shape
-    from warcore.testkit.endingfence import End
+    from warcore.testkit.endingfence import End, Hold
     from warcore.testkit.guard import PageGuard
 
+TREE = ((True, False, False), (True, True, False), (True, False, True))
+"""What the drafts of a request see of one another: the last two are branches of one stem."""
 REPORTS = frozenset({"submitted", "started", "finished", "joined", "waited", "phase"})
 
 
@@ -57,13 +60,19 @@ class Stand:
         guard: PageGuard | None = None,
         runner: type[GraphRunner] | None = None,
         runner_options: object = None,
+        legible: bool = False,
     ) -> None:
-        """runner: the graph runner to use; None: the kit's own."""
+        """runner: the graph runner to use; None: the kit's own.
+
+        legible: captures hold nothing of the kit's and can be read node by node; CUDA only.
+        """
         self._graph_runner = runner or (
             Recording if graph is GraphKind.UNBROKEN else RecordingSegments
         )
         self._runner_options = NoOptions() if runner_options is None else runner_options
         self.device = open_device(device, "inline")
+        self.recorders: list[GraphRunner] = []
+        """The graph runners that were built."""
         if guard is not None:
             self.device.memory = guard.allocate  # type: ignore[attr-defined]
         self.watcher: Observer | None = None if guard is None else guard.whereabouts
@@ -80,11 +89,19 @@ class Stand:
             self.device, self._schedule, rows=ROWS, context=CONTEXT, page_size=shape.page_size
         )
         self.table = self._shared.tables.req_to_token
-        self.slots = scattered_slots(shape.page_size)
+        width = self.table.shape[1]
+        self.slots = scattered_slots(shape.page_size, ROWS, width)
         """[rows + 1, context] i64: the slot of each position, as the table has it."""
+        self.around: AroundMarker | None = None
+        """What lies around the markers of captures on a device whose replays are one launch."""
+        if legible:
+            self.device.keeps_graphs = True  # type: ignore[attr-defined]
+        elif self.one_launch:
+            self.around = AroundMarker(self.device, self._shared.writer)
+            self._forward.submit(self.around.warm_up).result()
         self.write_table(self.slots)
         self.spec = spec_of(shape, self.device.torch_device)
-        self.kv = unowned_pool(cls, self.spec, len(self.model.layers))
+        self.kv = unowned_pool(cls, self.spec, len(self.model.layers), ROWS, width)
         with blame(f"backend {cls.__name__}", "__init__"):
             self.backend = self._forward.submit(cls, self._context(graph)).result()
         self.scope = read_scope(cls.__name__, self.backend)
@@ -102,17 +119,30 @@ class Stand:
     def __exit__(self, *exc: object) -> None:
         self.device.close()
 
+    @property
+    def one_launch(self) -> bool:
+        """Whether the host cannot come between the marker of a replay and what follows."""
+        return self.device.name == "cuda"
+
     # ---- a step ----------------------------------------------------------------------------------
 
-    def run(self, batch: ForwardBatch, end: End = lambda: None) -> tuple[torch.Tensor, ReadFence]:
+    def run(
+        self, batch: ForwardBatch, end: End | None = None, *, hold: Hold | None = None
+    ) -> tuple[torch.Tensor, ReadFence]:
         """One launch; its output, [tokens or requests, width], and its fence, waited for.
 
-        end: called once, on the forward stream, where the backend's declared reads end; never if
-        the step is coarse. Raises what the backend raises.
+        end: called once where the backend's declared reads end; never if the step is coarse. What
+        it does on the device comes before all that follows: on the forward stream, or, while a
+        CUDA replay is held at its marker, on the schedule stream. hold: what to do at the marker of
+        a replay instead. Raises what the backend raises; Unproven if no replay can be held.
         """
+        # The batch and the pool were filled on another stream than these.
+        self.device.synchronize()
+        if hold is None and end is not None and self.around is not None:
+            hold = Held(self.around, self.device, self._schedule, end)
         role = "draft" if batch.mode is ForwardMode.DRAFT_EXTEND else "target"
         runner = self._runners[role]
-        fence = self._fence = EndingFence(self.device, batch.mode, end)
+        fence = self._fence = EndingFence(self.device, batch.mode, end or _nothing, hold)
         fence.own(runner)
         runner.lend(fence)
 
@@ -120,12 +150,29 @@ class Stand:
             return runner.execute(batch).logits.clone()
 
         pending = self._forward.submit(step)
+        self._fence = None
+        if hold is not None:
+            hold.over()
         fence.close(self.device.event().record(self._forward), pending.error)
         fence.wait(self._schedule)
         output: torch.Tensor = pending.result()
         self.device.synchronize()
-        self._fence = None
         return output, fence
+
+    def run_overwritten(
+        self, batch: ForwardBatch, slots: torch.Tensor
+    ) -> tuple[torch.Tensor, ReadFence]:
+        """One launch whose table holds `slots`, [rows + 1, context], from the declared end on.
+
+        In the order of the forward stream, so that no luck is in it: on CUDA the overwrite of a
+        step with a marker is a node of the graph. The table is put back.
+        """
+        hold = None if self.around is None else Captured(self.around, slots)
+        try:
+            return self.run(batch, partial(self.write_table, slots), hold=hold)
+        finally:
+            self.device.synchronize()
+            self.write_table(self.slots)
 
     @property
     def replays(self) -> int:
@@ -192,6 +239,9 @@ class Stand:
         """Overwrite the shared table, [rows + 1, context], as the scheduler would."""
         with torch.inference_mode():
             self._shared.writer.copy_(slots)
+            if self.around is not None:
+                # So that no marker that is passed later puts back what was there before.
+                self.around.choose(slots)
 
     # ---- wiring ----------------------------------------------------------------------------------
 
@@ -240,7 +290,7 @@ class Stand:
         wired: Any = SimpleNamespace(
             choices=SimpleNamespace(
                 spec=self.spec,
-                graph_runner=cls,
+                graph_runner=self._built,
                 graph_runner_name=cls.__name__,
                 graph_runner_options=self._runner_options,
                 backend_name=type(self.backend).__name__,
@@ -251,6 +301,10 @@ class Stand:
             buckets=tuple(buckets),
         )
         capture_all(wired, runner)
+
+    def _built(self, context: Any) -> GraphRunner:
+        self.recorders.append(self._graph_runner(context))
+        return self.recorders[-1]
 
     # ---- the device reports ----------------------------------------------------------------------
 

@@ -33,9 +33,15 @@ def quiet_torch() -> Iterator[None]:
 
 
 def stands(
-    subject: Subject, *, guard: PageGuard | None = None, graphs: tuple[GraphKind, ...] | None = None
+    subject: Subject,
+    *,
+    guard: PageGuard | None = None,
+    graphs: tuple[GraphKind, ...] | None = None,
+    legible: bool = False,
 ) -> Iterator[Stand]:
     """A stand for each shape that the backend can serve, times the kinds of graph.
+
+    legible: whose captures can be read node by node.
 
     NotApplicable, with its own reasons, if it can serve none.
     """
@@ -49,18 +55,29 @@ def stands(
                     reasons += [reason for reason in why if reason not in reasons]
                     break
                 served += 1
-                with new_stand(subject, shape, graph, guard=guard) as stand:
+                with new_stand(subject, shape, graph, guard=guard, legible=legible) as stand:
                     yield stand
     if not served:
         raise NotApplicable(f"it serves none of the kit's shapes: {'; '.join(reasons)}")
 
 
 def new_stand(
-    subject: Subject, shape: Shape, graph: GraphKind, *, guard: PageGuard | None = None
+    subject: Subject,
+    shape: Shape,
+    graph: GraphKind,
+    *,
+    guard: PageGuard | None = None,
+    legible: bool = False,
 ) -> Stand:
     """The subject on its device."""
     return Stand(
-        subject.cls, shape, graph, device=subject.device, options=subject.options, guard=guard
+        subject.cls,
+        shape,
+        graph,
+        device=subject.device,
+        options=subject.options,
+        guard=guard,
+        legible=legible,
     )
 
 
