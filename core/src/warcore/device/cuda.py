@@ -88,6 +88,8 @@ class CudaDevice(Device):
         self.supports_graphs = True
         self.supports_external_events = _has_external_events()
         self.closed = False
+        self.keeps_graphs = False
+        """Whether graphs captured from now on can be read node by node, for a test."""
         self.local = ThreadState()
         self._torch_device = torch.device("cuda", torch.cuda.current_device())
         self._turns = InlineTurns()
@@ -121,7 +123,7 @@ class CudaDevice(Device):
         return HostLatch(self._turns, self._latches)
 
     def graph_pool(self) -> CudaPool:
-        return CudaPool(self._torch_device)
+        return CudaPool(self._torch_device, keeps_graphs=self.keeps_graphs)
 
     def graph(self, pool: GraphPool | None = None) -> CudaGraph:
         return CudaGraph(self, self.graph_pool() if pool is None else pool)  # type: ignore[arg-type]

@@ -132,6 +132,12 @@ class CudaGraph(Graph):
         for part in self._parts:
             part(stream)
 
+    @property
+    def sections(self) -> list[tuple[torch.cuda.CUDAGraph, tuple[CudaEvent, ...]]]:
+        """What was captured between two breaks, in order, with the markers recorded in it."""
+        parts = [part for part in self._parts if isinstance(part, _Section)]
+        return [(part.raw, part.markers) for part in parts]
+
     def add_marker(self, event: CudaEvent) -> None:
         """During capture: each launch of this section records `event` anew. DeviceError twice."""
         parts = [part for part in self._parts if isinstance(part, _Section)]

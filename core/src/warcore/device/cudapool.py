@@ -27,8 +27,9 @@ class CudaPool(GraphPool):
     others. Everything here is called within submitted work, with that stream the current one.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, keeps_graphs: bool = False) -> None:
         self._device = device
+        self._keeps_graphs = keeps_graphs
         self._handle = torch.cuda.graph_pool_handle()
         self._anchor: torch.cuda.CUDAGraph | None = None
         """An empty graph: torch refuses a pool whose last graph has died."""
@@ -69,7 +70,7 @@ class CudaPool(GraphPool):
 
         thread_local: other threads may go on using CUDA; only what this one does is judged.
         """
-        raw = torch.cuda.CUDAGraph()
+        raw = torch.cuda.CUDAGraph(keep_graph=self._keeps_graphs)
         self._reserved = torch.cuda.memory_reserved(self._device)
         raw.capture_begin(pool=self._handle, capture_error_mode="thread_local")
         return raw
@@ -79,6 +80,8 @@ class CudaPool(GraphPool):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             raw.capture_end()
+            if self._keeps_graphs:
+                raw.instantiate()
         self._nbytes += max(torch.cuda.memory_reserved(self._device) - self._reserved, 0)
         return not any("is empty" in str(warning.message) for warning in caught)
 
