@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 FLOORS: Final = (
     "contract hookspecs errors options",
-    "registry installed records description probe device shared staging",
+    "registry installed records description deprecation probe device shared staging",
     "batch request output transcript pools memory relay model backend scope fence resolution gates",
     "runner recording graphs inputs captures step launch spec sampling",
     (

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import attrs
 
+from warcore.deprecation import warn_of_deprecated
 from warcore.errors import PluginError
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ def _check(record: PluginRecord, plugin: Any) -> None:
         cause = f"{plugin.__qualname__} does not define {missing}"
     if cause is not None:
         raise LoadError(record, cause, next=reinstall(record))
+    warn_of_deprecated(record, plugin)
 
 
 def flawed(record: PluginRecord, state: State, cause: str, remedy: str | None) -> PluginRecord:
