@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 def entries() -> dict[str, str]:
     """Every promise of the installed warcore, sorted by name."""
     import warcore
-    from warcore import hookspecs
+    from warcore import hookspecs, testkit
 
     found: dict[str, str] = {}
     for name in warcore.__all__:
         if not name.startswith("__"):
             found |= of_object(name, getattr(warcore, name))
+    for name in testkit.__all__:
+        found |= of_object(f"testkit.{name}", getattr(testkit, name))
     for owner in (hookspecs.ScopeHooks, hookspecs.EngineHooks):
         for name, hook in vars(owner).items():
             if name in hookspecs.ANSWERED_BY:

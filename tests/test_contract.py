@@ -24,10 +24,11 @@ def test_the_code_keeps_the_contract_or_a_fragment_says_what_changed():
         ("SharedReadEnds.IN_REPLAY", "member = 2"),
         ("AttentionBackend.page_sizes", "attribute ClassVar[frozenset[int] | None] = None"),
         ("Layer.window", "field int | None = None"),
+        ("testkit.mark", "function (name: str, *, late: bool = True) -> None"),
         ("hook.prefill_shared_read_stager", "(self) -> Callable[[ForwardBatch], bool] | None"),
     ],
 )
-def test_the_contract_holds_members_attributes_fields_and_hooks(promise, text):
+def test_the_contract_holds_members_attributes_fields_functions_and_hooks(promise, text):
     assert contract_entries.entries()[promise].split(", answered by ")[0] == text
 
 
