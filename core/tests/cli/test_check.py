@@ -113,6 +113,14 @@ def test_what_was_not_covered_is_said(check):
     assert "A CPU run says nothing about a plugin's separate CUDA kernels." in covered
 
 
+def test_the_verdict_on_each_declared_end_is_said_before_the_sum(check):
+    _, out, _ = check("toy-rows", rules=[make(fake_rules.declares)])
+    *_, heading, line, _, last = out.splitlines()
+    assert heading == "Where its reads end:"
+    assert line.startswith("    DECODE: IN_REPLAY \u2014 unproven (")
+    assert last == "1 check: 1 passed: conformant"
+
+
 def test_the_options_reach_the_check(check):
     *_, out, _ = check("toy-rows", "--all", "--cell", "decode", rules=[make(fake_rules.seen)])
     assert "('host', 'decode', True, None)" in out

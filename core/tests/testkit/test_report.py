@@ -125,7 +125,8 @@ def test_every_field_of_the_document_is_in_the_reference_and_the_other_way_round
     page = Path(__file__).resolve().parents[3] / "docs/reference/json.md"
     section = page.read_text().split("\n## warcore check\n")[1].split("\n## ")[0]
     known = set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
-    document = report.document(results_of(PASSED, FAILED))
+    told = result_of(Outcome.PASSED, ends={"none": {"decode": "IN_REPLAY"}})
+    document = report.document(results_of(told, FAILED))
     assert set(_fields(document)) == known
 
 

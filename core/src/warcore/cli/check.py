@@ -165,8 +165,9 @@ def _style(result: Result) -> str:
 
 
 def _conclude(results: Results) -> None:
-    """What failed, what was not covered, and the sum in the last line."""
+    """What failed, what was not covered, what the ends are worth, and the sum in the last line."""
     from warcore.testkit.coverage import not_covered
+    from warcore.testkit.declaration import declarations
     from warcore.testkit.outcome import Outcome
     from warcore.testkit.report import summed, verdict
 
@@ -179,6 +180,11 @@ def _conclude(results: Results) -> None:
     for sentence in not_covered(results):
         text = fill(sentence, width - 4, break_on_hyphens=False).replace("\n", "\n    ")
         screen.print(f"    {text}", soft_wrap=True)
+    declared = declarations(results)
+    if declared:
+        screen.print("\nWhere its reads end:", soft_wrap=True)
+    for each in declared:
+        screen.print(f"    {each}", soft_wrap=True)
     style = {0: "bold green", 1: "bold red"}.get(results.code, "bold yellow")
     screen.print(f"\n{summed(results)}: {verdict(results)}", style=style, soft_wrap=True)
 

@@ -9,12 +9,14 @@ import attrs
 
 from warcore import __version__
 from warcore.testkit.coverage import detectors, not_covered
+from warcore.testkit.declaration import declarations
 from warcore.testkit.outcome import Outcome
 from warcore.testkit.results import CONFORMANT, NO_VERDICT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from warcore.testkit.declaration import Declaration
     from warcore.testkit.results import Result, Results
     from warcore.testkit.subject import Subject
 
@@ -105,9 +107,14 @@ def document(results: Results) -> dict[str, Any]:
         "total": results.total,
         "counts": {outcome.value: count for outcome, count in results.counts.items()},
         "verdict": verdict(results),
+        "declarations": [_declaration(each) for each in declarations(results)],
         "checks": [_check(result, subject) for result in results.results],
         "not_covered": list(not_covered(results)),
     }
+
+
+def _declaration(declaration: Declaration) -> dict[str, Any]:
+    return attrs.asdict(declaration, filter=lambda field, _: field.name != "everywhere")
 
 
 def _check(result: Result, subject: Subject) -> dict[str, Any]:

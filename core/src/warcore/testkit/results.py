@@ -38,6 +38,8 @@ class Result:
     """Whether it was listed as a known failure, and passes."""
     cells: int | None = None
     """How many cells of a grid it has looked at; None: it has none."""
+    ends: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
+    """By kind of graph and mode: the ends that a backend declares for the cells looked at."""
     here: str = ""
     """Why it ran in the process of whoever asked, with nothing between; empty if it did not."""
 

@@ -157,6 +157,7 @@ class Run:
             ended.output,
             ended.seconds,
             cells=verdict.cells,
+            ends=verdict.ends,
             here=self._here,
         )
 

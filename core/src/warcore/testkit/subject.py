@@ -34,6 +34,9 @@ class Subject:
     offered: dict[str, bool] = attrs.field(factory=dict, init=False, repr=False)
     """The cells of the check that runs, as far as it came, and whether they were asked for."""
 
+    ends: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False, repr=False)
+    """By kind of graph and mode: where the reads end in the cells of the check that runs."""
+
     def wants(self, cell: object) -> bool:
         """Whether a check shall look at `cell`, whose name is its `str`."""
         name = str(cell)

@@ -35,6 +35,8 @@ class Verdict:
     """The traceback of an exception that was no verdict."""
     cells: int | None = None
     """How many cells it has looked at; None: it has none."""
+    ends: dict[str, dict[str, str]] = attrs.field(factory=dict)
+    """By kind of graph and mode: the ends that a backend declares for the cells looked at."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it; `of_plain` undoes it."""
@@ -61,7 +63,8 @@ def judge(
     passing: what is not caught.
     """
     subject.offered.clear()
-    verdict = _judge(run, rule, subject, passing)
+    subject.ends.clear()
+    verdict = attrs.evolve(_judge(run, rule, subject, passing), ends=dict(subject.ends))
     if not subject.offered:
         return verdict
     if verdict.failure is None and (why := subject.unmet()):

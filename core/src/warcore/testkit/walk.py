@@ -92,6 +92,8 @@ def cells_of(subject: Subject, stand: Stand) -> Iterator[Cell]:
     """The cells of a stand that the subject asks for, each prepared for its first step."""
     for cell in cells(stand.shape, stand.graph, thorough=subject.thorough):
         if subject.wants(cell):
+            ends: Any = stand.scope.ends[cell.mode]
+            subject.ends.setdefault(cell.graph.value, {})[cell.mode.value] = ends.name
             stand.prepare(cell)
             yield cell
 
