@@ -17,7 +17,7 @@ from warcore.device import open_device
 from warcore.testkit import cudagates, inorder
 from warcore.testkit.cell import Shape
 from warcore.testkit.check import checks_of
-from warcore.testkit.cudagates import Gate, marker_position
+from warcore.testkit.cudagates import Gate, position_of_marker
 from warcore.testkit.inorder import AroundMarker, Held
 from warcore.testkit.outcome import Unproven
 from warcore.testkit.paged import Paged, paged
@@ -129,7 +129,7 @@ def test_what_cannot_be_held_is_said_and_not_taken_for_seen(one_launch):
         with pytest.raises(Unproven, match="no kernel can be held here"):
             stand.run(batch, lambda: None)
         with pytest.raises(Unproven, match="no kernel can be held here"):
-            marker_position(stand, batch)
+            position_of_marker(stand, batch)
 
 
 # ---- gates ---------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def stand_still(state):
 
 
 def position(device, *order):
-    return marker_position(Launch(device, order), None)
+    return position_of_marker(Launch(device, order), None)
 
 
 def test_an_event_between_what_it_waits_for_and_what_it_does_not_is_in_its_place(device):

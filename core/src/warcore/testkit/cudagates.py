@@ -83,7 +83,7 @@ class Position:
     """It is not done although nothing before the declared end has to happen any more."""
 
 
-def marker_position(stand: Stand, batch: ForwardBatch) -> Position:
+def position_of_marker(stand: Stand, batch: ForwardBatch) -> Position:
     """Where the marker of a replay of `batch` lies. Two launches.
 
     Unproven where no stream can be held, or where the step has no marker to ask for.

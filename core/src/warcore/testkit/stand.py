@@ -25,6 +25,7 @@ from warcore.testkit.cell import BUCKETS, CONTEXT, DRAFTED, ROWS
 from warcore.testkit.endingfence import EndingFence
 from warcore.testkit.inorder import AroundMarker, Captured, Held
 from warcore.testkit.memory import scattered_slots, spec_of, unowned_pool
+from warcore.testkit.outcome import Unproven
 from warcore.testkit.recorders import Recording, RecordingSegments
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Stand:
             Recording if graph is GraphKind.UNBROKEN else RecordingSegments
         )
         self._runner_options = NoOptions() if runner_options is None else runner_options
+        if guard is not None and device != "host":
+            raise Unproven(f"the page guard needs the host device, and this is {device}")
         self.device = open_device(device, "inline")
         self.recorders: list[GraphRunner] = []
         """The graph runners that were built."""

@@ -1,4 +1,4 @@
-"""Which addresses the captured steps of a backend hold."""
+"""What only CUDA can tell of a backend: its captured steps, node by node, and their markers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from warcore.contract import GraphKind, SharedReadEnds
 from warcore.resolution import resolve
 from warcore.testkit.check import check
 from warcore.testkit.cudadriver import Driver
-from warcore.testkit.outcome import NotApplicable, Unproven
+from warcore.testkit.cudagates import position_of_marker, why_no_gates
+from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
 from warcore.testkit.reachability import Suspect, suspects
 from warcore.testkit.recorders import Recording
-from warcore.testkit.walk import stands
+from warcore.testkit.walk import cells_of, declared, stands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +55,43 @@ def no_late_address(subject: Subject) -> None:
         )
     if not looked and not subject.offered:
         raise NotApplicable("none of its captured steps ends its reads before the end of a replay")
+
+
+@check("backend", needs=("backend.captures",), devices=("cuda",))
+def marker_position(subject: Subject) -> None:
+    """The event of a replay is done when its in-graph metadata are, and no sooner: not while a gate
+    before the marker is shut, and while one behind it still is.
+
+    Whether an event within a graph fires there at all, or for the replay before, was a matter of
+    the driver's version elsewhere (PyTorch #196919); nobody had asked it before the numbers did.
+
+    Leave the marker to the core, and the capture on one stream; where the event is done too early
+    with every backend, the driver is at fault: vote POST_REPLAY.
+    """
+    why = why_no_gates()
+    if why is not None:
+        raise Unproven(why)
+    looked = 0
+    for stand in stands(subject, graphs=(GraphKind.UNBROKEN, GraphKind.BREAKABLE)):
+        for cell in cells_of(subject, stand):
+            ends = stand.scope.ends[cell.mode]
+            batch = stand.steps(cell)[0]
+            if ends is not SharedReadEnds.IN_REPLAY or not stand.marked(batch):
+                continue
+            looked += 1
+            found = position_of_marker(stand, batch)
+            if found.early or found.late:
+                what = "while what comes before its marker has not happened"
+                if not found.early:
+                    what = "only after something that comes behind its marker"
+                seen_by = ("event position",)
+                raise Refuted(
+                    Failure(
+                        declared(stand, cell), f"its event is done {what}", "", seen_by, str(cell)
+                    )
+                )
+    if not looked:
+        raise NotApplicable("no captured step of it ends its reads at a marker")
 
 
 def _captures(stand: Stand) -> Iterator[tuple[Bucket, Any]]:
