@@ -225,7 +225,7 @@ class _Watch:
 
 def _refuse_unmovable(tensor: torch.Tensor) -> None:
     if tensor.device.type != "cpu":
-        raise WarcoreError(f"it is on {tensor.device}")
+        raise WarcoreError(f"it is on {tensor.device}, where only overwriting it can show (rerun)")
     if tensor.is_pinned():
         raise WarcoreError("it is pinned, and a device may know its address")
 

@@ -1,7 +1,8 @@
 """In-order poison for a step of one's own: overwrite a tensor at the mark, and look at the result.
 
 The overwrite is enqueued on the stream on which the mark is passed: what reads the tensor later on
-that stream reads something else than in the run before. That works on every device.
+that stream reads something else than in the run before. That works on every device. On a GPU a step
+may use streams that do not wait for this one: between runs the host waits for all of them.
 """
 
 from __future__ import annotations
@@ -121,25 +122,37 @@ def _run(
         return error
     finally:
         if overwriting is not None:
+            # After an error what the step has launched may still run.
+            settle(shared)
             overwriting.end()
+            settle(shared)
+
+
+def settle(shared: Mapping[str, torch.Tensor]) -> None:
+    """Let all streams of a GPU come to their end, if one of the tensors lies on one."""
+    if any(tensor.is_cuda for tensor in shared.values()):
+        torch.cuda.synchronize()
 
 
 def values_of(shared: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies."""
-    return {name: tensor.detach().clone() for name, tensor in shared.items()}
+    """Copies, once whatever writes them is done."""
+    settle(shared)
+    values = {name: tensor.detach().clone() for name, tensor in shared.items()}
+    settle(shared)
+    return values
 
 
 def restore(shared: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
-    """Write them back."""
+    """Write them back, before anything that is launched later on whatever stream."""
     with torch.inference_mode():
         for name, tensor in shared.items():
             tensor.copy_(values[name])
+    settle(shared)
 
 
 def leaves(result: object, shared: Mapping[str, torch.Tensor]) -> list[Any]:
     """Copies of all tensors in a result, and what else is in it, once the devices are done."""
-    if any(tensor.is_cuda for tensor in shared.values()):
-        torch.cuda.synchronize()
+    settle(shared)
     return [
         leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
         for leaf in tree_leaves(result)
