@@ -70,3 +70,17 @@ def test_packed_weights_have_no_memory_to_look_at(fresh):
     packed = torch.ones(2, 2).to_mkldnn()
     with fresh.refused():
         assert packed.to_dense().sum() == 4
+
+
+def test_memory_that_a_tensor_is_only_laid_over_is_not_new():
+    laid = []
+
+    def hook():
+        # As Triton's interpreter does it with each argument of a kernel.
+        laid.append(torch.empty(0).set_(TABLE.untyped_storage(), 0, TABLE.shape, TABLE.stride()))
+
+    fresh = FreshMemory(hook, "hook")
+    with fresh.refused():
+        assert laid[0].sum() == 15
+        for _ in range(50):
+            assert torch.ones(3).sum() == 3

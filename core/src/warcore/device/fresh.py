@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class FreshMemory:
-    """The tensors that a run of `hook` allocated; kept, so that no other gets their addresses."""
+    """The memory that a run of `hook` allocated; kept, so that nothing else gets its address."""
 
     def __init__(self, hook: Callable[[], None], name: str) -> None:
         """Run `hook`, whose name is for messages."""
         self._name = name
-        self._kept: dict[int, torch.Tensor] = {}
+        self._kept: dict[int, torch.UntypedStorage] = {}
         self._refuses = True
         with _Noting(self._kept):
             hook()
@@ -62,7 +62,7 @@ class FreshMemory:
 class _Noting(OperationMode):
     """Keeps what operations allocate."""
 
-    def __init__(self, kept: dict[int, torch.Tensor]) -> None:
+    def __init__(self, kept: dict[int, torch.UntypedStorage]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._kept = kept
 
@@ -71,9 +71,12 @@ class _Noting(OperationMode):
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         given = {_memory(tensor) for tensor in _tensors((args, kwargs))}
+        # A tensor that is laid over a storage: Triton's interpreter does it to what it is given.
+        given |= {each._cdata for each in tree_leaves((args, kwargs)) if _is_storage(each)}  # noqa: SLF001
         for tensor in _tensors(out):
             if _memory(tensor) not in given:
-                self._kept[_memory(tensor)] = tensor
+                # Not the tensor: it may be laid over other memory yet, and let this one go.
+                self._kept[_memory(tensor)] = tensor.untyped_storage()
         return out
 
 
@@ -96,6 +99,10 @@ def _tensors(tree: Any) -> Iterator[torch.Tensor]:
     for leaf in tree_leaves(tree):
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
             yield leaf
+
+
+def _is_storage(leaf: Any) -> bool:
+    return isinstance(leaf, torch.UntypedStorage)
 
 
 def _memory(tensor: torch.Tensor) -> int:
