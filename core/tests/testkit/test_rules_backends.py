@@ -1,275 +1,174 @@
-"""Each wrong backend turns its check red, by name and line; right ones stay green."""
+"""Each wrong backend turns exactly its check red, by name and line; right ones none."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
-import torch
-from toys import Inside, Late, RowMajor
+from wrong_plugins.backends.right import Composite, InLayers, Right, Snapshot
+from wrong_plugins.catalogue import entries
 
 from warcore import ForwardMode, PluginRecord, SharedReadEnds
+from warcore.contract import GraphKind
+from warcore.testkit.attributes import held
+from warcore.testkit.cell import Shape, cells
 from warcore.testkit.check import checks_of
+from warcore.testkit.definitions import said_line
 from warcore.testkit.guard import supported
-from warcore.testkit.outcome import NotApplicable, Refuted
+from warcore.testkit.outcome import NotApplicable, Outcome, Refuted
+from warcore.testkit.owing import compare
+from warcore.testkit.stand import TREE, Stand
 from warcore.testkit.subject import Subject
+from warcore.testkit.verdict import judge
 
 CHECKS = {check.name: check for check in checks_of("backend") if check.kind == "backend"}
+MINE = {
+    "warcore.testkit.rules.backends",
+    "warcore.testkit.rules.backend_claims",
+    "warcore.testkit.rules.backend_hooks",
+    "warcore.testkit.rules.backend_memory",
+    "warcore.testkit.rules.backend_rows",
+    "warcore.testkit.rules.backend_snapshots",
+}
+"""Engines and devices have tests of their own."""
+HELD = [check for check in CHECKS.values() if check.run.__module__ in MINE]
+ENTRIES = [each for each in entries() if each.name.startswith("backends/")]
+TRITON = "triton"
+WRONG = [each for each in ENTRIES if not each.is_right]
 needs_guard = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 
 
-class Honest(RowMajor):
-    """Serves the kit's plain shapes."""
-
-    @classmethod
-    def why_not(cls, spec):
-        no = {
-            "windows": spec.windows != {None},
-            "trees": spec.tree,
-            "grouped heads": spec.q_heads != spec.kv_heads,
-        }
-        return [reason for reason, applies in no.items() if applies]
-
-    def forward(self, q, k, v, layer, batch):
-        group = layer.q_heads // layer.kv_heads
-        cache = self.ctx.kv[layer.index]
-        keys, values = (cache[name].flatten(0, 1) for name in "kv")
-        keys[batch.out_slots], values[batch.out_slots] = k, v
-        slots = self.slots(batch)[batch.q_row]
-        at = torch.arange(slots.shape[1])
-        seen = at <= batch.positions[:, None]
-        slots = torch.where(seen, slots, batch.out_slots[:, None])
-        k, v = (memory[slots].repeat_interleave(group, 2) for memory in (keys, values))
-        scores = torch.einsum("thd,tlhd->thl", q, k) * layer.scale
-        scores.masked_fill_(~seen[:, None], -torch.inf)
-        return torch.einsum("thl,tlhd->thd", scores.softmax(-1), v)
+def subject(cls, **more):
+    return Subject(PluginRecord.of_class("backend", cls), cls, **more)
 
 
-class Plain(Honest):
-    """The same, over grouped heads too."""
-
-    @classmethod
-    def why_not(cls, spec):
-        return ["windows or trees"] if spec.tree or spec.windows != {None} else []
+def plugin(entry):
+    if TRITON in entry.name and find_spec(TRITON) is None:
+        pytest.skip("triton is not installed")
+    return import_module(f"wrong_plugins.{entry.name.replace('/', '.')}").Plugin
 
 
-class InGraph(Plain, Inside):
-    """Gathers in the graph, and says so."""
-
-    def shared_read_ends(self, forward_mode):
-        return SharedReadEnds.IN_REPLAY
+def verdict(check, cls):
+    return judge(check.run, check.rule, subject(cls))
 
 
-class InLayers(Plain):
-    """Gathers in every layer, and says so."""
-
-    shared_read_ends = Late.shared_read_ends
-
-    def init_forward_metadata_out_graph(self, batch):
-        pass
-
-    def forward(self, q, k, v, layer, batch):
-        self.gather(batch)
-        return super().forward(q, k, v, layer, batch)
-
-
-def subject(cls):
-    return Subject(PluginRecord.of_class("backend", cls), cls)
+def red(cls):
+    """The checks that a backend fails; those that would only repeat it are left out."""
+    bad, failed = set(), set()
+    for check in HELD:
+        if bad.intersection((*check.needs, *check.after)):
+            bad.add(check.name)
+            continue
+        found = verdict(check, cls)
+        assert found.outcome is not Outcome.UNPROVEN, (check.name, found)
+        if found.outcome is Outcome.FAILED:
+            bad.add(check.name)
+            failed.add(check.name)
+    return failed
 
 
 def refuted(check, cls):
     with pytest.raises(Refuted) as raised:
-        CHECKS[check].run(subject(cls))
+        CHECKS[f"backend.{check}"].run(subject(cls))
     return raised.value.failure
 
 
+# ---- all of them ---------------------------------------------------------------------------------
+
+
 @needs_guard
-@pytest.mark.parametrize("cls", [Plain, InGraph, InLayers], ids=lambda cls: cls.__name__)
-@pytest.mark.parametrize("check", CHECKS)
-def test_right_backends_pass(check, cls):
-    with suppress(NotApplicable):
-        CHECKS[check].run(subject(cls))
+@pytest.mark.parametrize("entry", WRONG, ids=str)
+def test_a_wrong_backend_turns_its_check_red(entry):
+    found = verdict(CHECKS[entry.breaks], plugin(entry))
+    assert found.outcome is Outcome.FAILED, found
+    assert set(entry.detectors) <= set(found.failure.seen_by)
+    if "attribution" in found.failure.seen_by:
+        assert "wrong_plugins/backends/" in found.failure.where
 
 
-# ---- late accesses -------------------------------------------------------------------------------
-
-
-class DeclaresEarly(InLayers):
-    """Reads in its layers, and declares that it does not."""
-
-    def shared_read_ends(self, forward_mode):
-        return SharedReadEnds.PRE_REPLAY
-
-
-class GathersInGraph(InGraph):
-    def shared_read_ends(self, forward_mode):
-        return SharedReadEnds.PRE_REPLAY
-
-
-class DeadRead(Plain):
-    """Looks without using what it sees: no output will ever show it."""
-
-    def forward(self, q, k, v, layer, batch):
-        if layer.index == 2 and batch.mode is ForwardMode.DECODE:
-            self.ctx.shared.req_to_token.index_select(0, batch.rows)  # too late
-        return super().forward(q, k, v, layer, batch)
-
-
-class LateToHost(Plain):
-    """Reads without any ATen call."""
-
-    def forward(self, q, k, v, layer, batch):
-        if batch.bucket is None:
-            self.ctx.shared.req_to_token[1, :2].tolist()  # too late
-        return super().forward(q, k, v, layer, batch)
-
-
-class LazyWhenLong(Plain):
-    """Only beyond a size that small tests never reach."""
-
-    def forward(self, q, k, v, layer, batch):
-        if batch.mode is ForwardMode.EXTEND and batch.max_seq_len > 40:
-            self.gather(batch)
-        return super().forward(q, k, v, layer, batch)
-
-
-class Writes(Plain):
-    """Writes the scheduler's table."""
-
-    def forward(self, q, k, v, layer, batch):
-        self.ctx.shared.req_to_token[0, 0] = 0  # not its to write
-        return super().forward(q, k, v, layer, batch)
+@needs_guard
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", ENTRIES, ids=str)
+def test_a_backend_turns_no_other_check_red(entry):
+    assert red(plugin(entry)) == ({entry.breaks} if entry in WRONG else set())
 
 
 @needs_guard
 @pytest.mark.parametrize(
-    ("cls", "operation", "line"),
-    [
-        (DeclaresEarly, "aten.index_select", "index_select"),
-        (GathersInGraph, "aten.index_select", "index_select"),
-        (DeadRead, "aten.index_select", "# too late"),
-        (LateToHost, "Tensor.tolist", "# too late"),
-        (LazyWhenLong, "aten.index_select", "index_select"),
-        (Writes, "aten.", "# not its to write"),
-    ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+    ("check", "cls"),
+    [(c, Snapshot) for c in HELD if "snapshot" in c.name]
+    + [(CHECKS["backend.composite"], Composite)],
+    ids=lambda value: str(value) if value in HELD else "",
 )
-def test_a_late_access_is_found_with_its_operation_and_line(cls, operation, line):
-    failure = refuted("backend.no_late_access", cls)
+def test_a_right_backend_with_a_hook_of_its_own_passes(check, cls):
+    assert verdict(check, cls).outcome is Outcome.PASSED
+
+
+def test_every_check_has_a_wrong_backend():
+    assert {check.name for check in HELD} == {entry.breaks for entry in WRONG}
+
+
+def test_every_check_says_rule_incident_and_remedy():
+    for check in HELD:
+        assert all(len(text) > 40 for text in (check.rule, check.incident, check.mend)), check
+
+
+# ---- what a failure says -------------------------------------------------------------------------
+
+
+@needs_guard
+@pytest.mark.parametrize(
+    ("name", "operation", "line"),
+    [
+        ("declares_early", "aten.index_select", "index_select(0, batch.rows)"),
+        ("lists_too_late", "Tensor.tolist", "# too late"),
+        ("looks_without_use", "aten.index_select", "# too late"),
+    ],
+)
+def test_a_late_access_is_named_by_operation_and_line(name, operation, line):
+    (entry,) = [each for each in WRONG if each.name == f"backends/{name}"]
+    failure = refuted("no_late_access", plugin(entry))
     assert failure.declared.startswith("PRE_REPLAY for ")
-    assert failure.observed.startswith("req_to_token was ")
+    assert failure.observed.startswith("req_to_token was read later, near row ")
     assert operation in failure.observed
     assert line in failure.where
-    assert failure.seen_by == ("guard", "attribution")
-
-
-class WritesEarly(Plain):
-    """Tidies the table up before it copies it."""
-
-    def init_forward_metadata_out_graph(self, batch):
-        self.ctx.shared.req_to_token[0].zero_()
-        super().init_forward_metadata_out_graph(batch)
-
-
-@needs_guard
-def test_a_write_before_the_declared_end_is_found_too():
-    assert "was written" in refuted("backend.never_writes", WritesEarly).observed
-
-
-class Cautious(Plain):
-    """Reads before the replay, and says nothing so early."""
-
-    def shared_read_ends(self, forward_mode):
-        return SharedReadEnds.POST_REPLAY
-
-
-@needs_guard
-def test_an_end_that_could_be_earlier_is_told_and_by_how_much():
-    failure = refuted("backend.could_be_earlier", Cautious)
-    assert failure.declared.startswith("POST_REPLAY for ")
-    assert "nothing is read later than IN_REPLAY" in failure.observed
-
-
-class Masking(Plain):
-    """Multiplies what nobody owns by 0."""
-
-    def forward(self, q, k, v, layer, batch):
-        out = super().forward(q, k, v, layer, batch)
-        values = self.ctx.kv[layer.index]["v"].flatten(0, 1)
-        return out + 0 * values[-1].repeat_interleave(layer.q_heads // layer.kv_heads, 0)
-
-
-def test_what_nobody_owns_must_not_show():
-    assert "is NaN" in refuted("backend.parity", Masking).observed
-
-
-class Neighbours(Plain):
-    """Takes a little of every slot, whoever's it is."""
-
-    def forward(self, q, k, v, layer, batch):
-        out = super().forward(q, k, v, layer, batch)
-        values = self.ctx.kv[layer.index]["v"].flatten(0, 1)
-        every = values.nan_to_num(3).mean(0)
-        return out + 1e-3 * every.repeat_interleave(layer.q_heads // layer.kv_heads, 0)
-
-
-def test_another_requests_memory_must_not_show():
-    assert "slots of nobody" in refuted("backend.padding", Neighbours).observed
-
-
-class Alias(Plain):
-    """Keeps a view where it should keep a copy."""
-
-    def slots(self, batch):
-        return self.view[batch.rows].long()
-
-    def gather(self, batch):
-        self.view = self.ctx.shared.req_to_token
-
-
-@needs_guard
-@pytest.mark.parametrize("check", ["backend.no_late_access", "backend.overwritten"])
-def test_an_alias_is_no_copy(check):
-    assert refuted(check, Alias).declared.startswith("PRE_REPLAY for ")
-
-
-# ---- numbers, votes, captures --------------------------------------------------------------------
-
-
-class OffByOne(Plain):
-    """Forgets the token itself."""
-
-    def forward(self, q, k, v, layer, batch):
-        out = super().forward(q, k, v, layer, batch)
-        return out * (1 + 1e-3)
-
-
-def test_wrong_numbers_are_found():
-    failure = refuted("backend.parity", OffByOne)
-    assert failure.observed.startswith("an output is off by 0.00")
     assert failure.cell
 
 
-class Undecided(Plain):
-    def shared_read_ends(self, forward_mode):
-        return SharedReadEnds.PRE_REPLAY if forward_mode is ForwardMode.DECODE else None
+@pytest.mark.parametrize(
+    ("name", "check", "line"),
+    [
+        ("asks_for_a_length", "captures", "# a host read"),
+        ("selects_what_is_there", "captures", "# a shape that depends on data"),
+        ("tries_it_out", "why_not", "# what it should not do"),
+        ("refuses_when_built", "builds", "# too late"),
+        ("rebinds_its_metadata", "static_addresses", "slots = self.slots(batch)"),
+        ("speaks_for_one_child", "composite", "def shared_read_ends"),
+        ("answers_yes", "snapshot_answers", "def prepare_prefill_shared_read_snapshot"),
+    ],
+)
+def test_a_failure_points_at_the_line_to_mend(name, check, line):
+    (entry,) = [each for each in WRONG if each.name == f"backends/{name}"]
+    assert line in refuted(check, plugin(entry)).where
 
 
-def test_a_mode_without_a_vote_is_found():
-    observed = refuted("backend.votes", Undecided).observed
-    assert "shared_read_ends(EXTEND) returned None" in observed
+def test_an_unknown_argument_is_told_with_those_that_there_are():
+    (entry,) = [each for each in WRONG if each.name == "backends/wants_the_batch"]
+    assert "shared_read_ends may take forward_mode" in refuted("votes", plugin(entry)).observed
 
 
-class Syncs(Plain):
-    def init_forward_metadata_in_graph(self, batch):
-        self.longest = batch.seq_lens.max().item()
+class Short(Right):
+    def forward(self, q, k, v, layer, batch):
+        return super().forward(q, k, v, layer, batch)[:, :1]
 
 
-def test_a_host_read_in_the_graph_is_found_with_its_line():
-    assert "batch.seq_lens.max().item()" in refuted("backend.captures", Syncs).observed
+def test_an_output_of_another_shape_is_the_backends_fault():
+    failure = refuted("parity", Short)
+    assert "as wide as the queries" in failure.declared
 
 
-class Nowhere(Plain):
+class Nowhere(Right):
     @classmethod
     def why_not(cls, spec):
         return ["anything"]
@@ -280,6 +179,51 @@ def test_a_backend_that_serves_nothing_here_is_not_judged():
         CHECKS["backend.parity"].run(subject(Nowhere))
 
 
-def test_every_check_says_rule_incident_and_remedy():
-    for check in CHECKS.values():
-        assert all(len(text) > 40 for text in (check.rule, check.incident, check.mend)), check
+# ---- what the checks are made of -----------------------------------------------------------------
+
+
+def test_children_are_found_in_containers_and_in_objects_of_the_same_package():
+    class Box:
+        __slots__ = ("child",)
+
+    Box.__module__ = __name__
+    owner = Box.__new__(type("Owner", (), {"__module__": __name__}))
+    inner = Box()
+    inner.child = 3
+    owner.box, owner.many, owner.named = inner, [1, 2], {"a": 4}
+    found = dict(held(owner))
+    assert found["box.child"] == 3
+    assert (found["many[1]"], found["named['a']"]) == (2, 4)
+
+
+def test_the_trees_of_the_kit_are_no_chains():
+    chain = tuple(tuple(at <= row for at in range(len(TREE))) for row in range(len(TREE)))
+    assert chain != TREE
+
+
+def test_pages_of_any_size_are_served():
+    with Stand(Right, Shape(page_size=12), GraphKind.NONE) as stand:
+        assert stand.table.shape[1] == 72
+        batch = stand.batch(ForwardMode.EXTEND, [1, 2], (0, 0), (13, 25))
+        compare(stand, batch, stand.run(batch)[0], "")
+
+
+def test_the_line_of_a_refusal_is_taken_out_of_its_message():
+    text = "it cannot be captured\n/some/where.py:3: x.item()\nFor its author: do not"
+    assert said_line(text) == ("it cannot be captured", "/some/where.py:3: x.item()")
+
+
+def test_steps_without_an_end_are_not_held_against_a_backend():
+    class Silent(InLayers):
+        def shared_read_ends(self, forward_mode):
+            return SharedReadEnds.UNKNOWN
+
+    with pytest.raises(NotApplicable, match="every step is coarse"):
+        CHECKS["backend.overwritten"].run(subject(Silent))
+
+
+def test_one_cell_can_be_asked_for():
+    cell = next(cells(Shape(windows=(None, None, None)), GraphKind.NONE, thorough=False))
+    asked = subject(Right, cells=str(cell))
+    CHECKS["backend.parity"].run(asked)
+    assert [name for name, wanted in asked.offered.items() if wanted] == [str(cell)]

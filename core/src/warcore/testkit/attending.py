@@ -8,6 +8,7 @@ import torch
 
 from warcore.model import Layer, ModelInfo, Output
 from warcore.testkit.cell import CONTEXT
+from warcore.testkit.outcome import Failure, Refuted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +54,7 @@ class Attending:
         outs = []
         for layer, tables in zip(self.layers, self._qkv, strict=True):
             q, k, v = (table[row, batch.positions] for table in tables)
-            outs.append(attend(q, k, v, layer).flatten(1))
+            outs.append(_shaped(attend(q, k, v, layer), q).flatten(1))
         out = torch.cat(outs, 1)
         return Output(out if batch.logits_at is None else out.index_select(0, batch.logits_at))
 
@@ -74,3 +75,12 @@ class Attending:
             scores = torch.einsum("hd,lhd->hl", queries[row, position].double(), k) * layer.scale
             outs.append(torch.einsum("hl,lhd->hd", scores.softmax(-1), v).flatten())
         return torch.cat(outs)
+
+
+def _shaped(output: object, q: torch.Tensor) -> torch.Tensor:
+    """What attention gave; Refuted unless it is as wide as the queries."""
+    if isinstance(output, torch.Tensor) and output.shape == q.shape:
+        return output
+    found = f"a tensor {[*output.shape]}" if isinstance(output, torch.Tensor) else repr(output)
+    claim = f"an output as wide as the queries, {[*q.shape]}"
+    raise Refuted(Failure(claim, f"forward returned {found}"))

@@ -34,12 +34,15 @@ class Shape:
     windows: tuple[int | None, ...] = (None, None, None)
     """Of each layer."""
     tree: bool = False
+    max_context: int = CONTEXT
+    """Tokens that a request may have."""
 
     def __str__(self) -> str:
         windowed = "-windows" if any(self.windows) else ""
         tree = "-tree" if self.tree else ""
         heads = f"h{self.q_heads}over{self.kv_heads}x{self.head_dim}"
-        return f"{heads}-page{self.page_size}-{self.dtype}{windowed}{tree}"
+        context = "" if self.max_context == CONTEXT else f"-context{self.max_context}"
+        return f"{heads}-page{self.page_size}-{self.dtype}{windowed}{tree}{context}"
 
 
 @attrs.frozen

@@ -56,7 +56,7 @@ def spec_of(shape: Shape, device: torch.device) -> AttentionSpec:
         dtype=dtype,
         kv_dtype=dtype,
         page_size=shape.page_size,
-        max_context=CONTEXT,
+        max_context=shape.max_context,
         windows=frozenset(shape.windows),
         tree=shape.tree,
         device=device,

@@ -216,8 +216,7 @@ class Stand:
         q_start = torch.tensor([0, *lens]).cumsum(0).to(self.device.torch_device)
         mask = None
         if self.shape.tree and mode is ForwardMode.TARGET_VERIFY:
-            mask = torch.ones(DRAFTED, DRAFTED, dtype=torch.bool).tril().repeat(len(rows), 1)
-            mask = mask.to(self.device.torch_device)
+            mask = place(TREE).repeat(len(rows), 1)
         return ForwardBatch(
             mode=mode,
             size=len(rows),

@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
+from warcore.testkit.attribution import Attribution
 from warcore.testkit.check import check
-from warcore.testkit.guard import PageGuard, supported
-from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
+from warcore.testkit.definitions import definition
+from warcore.testkit.late import page_guard, watched
+from warcore.testkit.outcome import Failure, NotApplicable, Refuted
+from warcore.testkit.snapshots import has_snapshot
 from warcore.testkit.walk import cells_of, stands
 
 if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
     from warcore.device import Stream
     from warcore.testkit.cell import Cell
-    from warcore.testkit.guard import Window
+    from warcore.testkit.guard import Fault, Window
     from warcore.testkit.stand import Stand
     from warcore.testkit.subject import Subject
 
 
-@check("backend", needs=("backend.votes",))
+@check("backend", needs=("backend.votes",), after=("backend.captures",), devices=("host",))
 def never_writes(subject: Subject) -> None:
     """A step writes nothing to the shared tables, at any point of it.
 
@@ -30,7 +33,7 @@ def never_writes(subject: Subject) -> None:
 
     Write into memory from `ctx.static`; the tables belong to the scheduler.
     """
-    with _guard() as guard:
+    with page_guard() as guard:
         for stand in stands(subject, guard=guard):
             window = guard.window("forward", writes_only=True)
             for cell in cells_of(subject, stand):
@@ -39,20 +42,24 @@ def never_writes(subject: Subject) -> None:
                         stand.run(batch)
                     written = [f for f in guard.faults if f.kind == "write"]
                     if written:
-                        what = f"{written[0].buffer} was written by {written[0].code or 'it'}"
-                        raise Refuted(
-                            Failure("tables that are only read", what, "", ("guard",), str(cell))
-                        )
+                        raise Refuted(_written(stand, batch, written[0], str(cell)))
 
 
-def _guard() -> PageGuard:
-    why = supported()
-    if why is not None:
-        raise Unproven(why)
-    return PageGuard()
+def _written(stand: Stand, batch: ForwardBatch, fault: Fault, cell: str) -> Failure:
+    """The step once more under attribution, which names operation and line."""
+    attribution = Attribution({"req_to_token": stand.table})
+    watched(stand, batch, attribution, [])
+    what = f"{fault.buffer} was written by {fault.code or 'native code'}"
+    for access in attribution.accesses:
+        if access.kind == "write":
+            phase = f" in phase {access.phase}" if access.phase else ""
+            what = f"{what}: {access.operation}{phase}"
+            seen_by, where = ("guard", "attribution"), str(access.place or "")
+            return Failure("tables that are only read", what, where, seen_by, cell)
+    return Failure("tables that are only read", what, "", ("guard",), cell)
 
 
-@check("backend", needs=("backend.parity",))
+@check("backend", needs=("backend.votes",), after=("backend.parity",))
 def padding(subject: Subject) -> None:
     """What lies in the padding slot, and in slots of nobody in the batch, shows in no live output.
 
@@ -83,7 +90,7 @@ def _poison(stand: Stand, batch: ForwardBatch) -> None:
             memory[free] = float("nan")
 
 
-@check("backend", level="SHOULD", needs=("backend.no_late_access",))
+@check("backend", level="SHOULD", needs=("backend.no_late_access",), devices=("host",))
 def could_be_earlier(subject: Subject) -> None:
     """No earlier end would be true than the one that is declared.
 
@@ -92,7 +99,7 @@ def could_be_earlier(subject: Subject) -> None:
 
     Declare the earlier end: the kit has just seen that nothing is read after it.
     """
-    with _guard() as guard:
+    with page_guard() as guard:
         late: dict[ForwardMode, SharedReadEnds] = {}
         still: set[ForwardMode] = set()
         cell_of: dict[ForwardMode, Cell] = {}
@@ -102,6 +109,8 @@ def could_be_earlier(subject: Subject) -> None:
                 ends = stand.scope.ends[cell.mode]
                 if cell.mode is ForwardMode.MIXED or ends is SharedReadEnds.PRE_REPLAY:
                     continue
+                if cell.mode is ForwardMode.EXTEND and has_snapshot(subject.cls):
+                    continue  # its static vote says nothing of where the reads of a batch end
                 late[cell.mode], cell_of[cell.mode] = ends, cell
                 phase = "in_graph" if ends is SharedReadEnds.IN_REPLAY else "body"
                 for batch in stand.steps(cell):
@@ -112,9 +121,9 @@ def could_be_earlier(subject: Subject) -> None:
         for mode in late.keys() - still:
             earlier = "PRE_REPLAY" if late[mode] is SharedReadEnds.IN_REPLAY else "IN_REPLAY"
             what = f"nothing is read later than {earlier} in any {mode.value} step"
-            raise Refuted(
-                Failure(f"{late[mode].name} for {mode.value} steps", what, "", ("guard",))
-            )
+            claim = f"{late[mode].name} for {mode.value} steps"
+            where = definition(subject.cls, "shared_read_ends")
+            raise Refuted(Failure(claim, what, where, ("guard",), str(cell_of[mode])))
 
 
 def _touched(stand: Stand, batch: ForwardBatch, window: Window, phase: str) -> bool:

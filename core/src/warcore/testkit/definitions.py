@@ -1,0 +1,61 @@
+"""Where in a plugin's code something was said, and a plugin's class with a method replaced."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from warcore.testkit.access import Place
+from warcore.testkit.sources import place_of
+from warcore.testkit.verdict import homes_of, is_home
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def definition(cls: Any, method: str) -> str:
+    """file:line: the line at which a class, or what it derives from, defines `method`.
+
+    Empty if that has no Python source.
+    """
+    function = inspect.unwrap(getattr(cls, method))
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None:
+        return ""
+    place = place_of(code.co_filename, code.co_firstlineno)
+    if place.text.startswith("@"):
+        place = place_of(code.co_filename, code.co_firstlineno + 1)
+    return str(place)
+
+
+def line_of(error: BaseException, cls: Any) -> str:
+    """file:line: the innermost line of a plugin's own code that led to `error`; empty if none did.
+
+    Looks at what it was raised from, too.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        for frame in reversed(traceback.extract_tb(seen.__traceback__)):
+            if is_home(frame.filename, homes_of(cls)):
+                return str(Place(frame.filename, frame.lineno or 0, frame.line or ""))
+        seen = seen.__cause__
+    return ""
+
+
+def said_line(text: str) -> tuple[str, str]:
+    """The core's message about a capture, and the file:line: that it has in it, or nothing."""
+    kept, where = [], ""
+    for line in text.splitlines():
+        path, _, rest = line.partition(":")
+        if path.endswith(".py") and rest.partition(":")[0].isdecimal():
+            where = where or line
+        elif not line.startswith("For its author: "):
+            kept.append(line)
+    return "\n".join(kept), where
+
+
+def with_methods(cls: Any, **methods: Callable[..., Any]) -> Any:
+    """A subclass of `cls` with these methods, under the same name."""
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return type(cls.__name__, (cls,), {**names, **methods})

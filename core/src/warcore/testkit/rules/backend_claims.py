@@ -1,0 +1,216 @@
+"""What a backend says that it can serve, and whether it can."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import torch
+
+from warcore.backend import TensorSpec
+from warcore.contract import ForwardMode, GraphKind
+from warcore.device.operations import OperationMode, line_of_use
+from warcore.testkit.cell import CONTEXT, ROWS, Cell, Shape, shapes
+from warcore.testkit.check import check
+from warcore.testkit.contexts import context
+from warcore.testkit.definitions import definition, line_of
+from warcore.testkit.memory import spec_of
+from warcore.testkit.outcome import Failure, NotApplicable, Refuted
+from warcore.testkit.owing import compare
+from warcore.testkit.walk import new_stand, quiet_torch
+from warcore.testkit.walk import why_not as refusals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from warcore.backend import AttentionSpec
+    from warcore.testkit.stand import Stand
+    from warcore.testkit.subject import Subject
+
+PAGES: Final = (1, 8, 12, 64)
+"""Page sizes besides those of every check; the third is no power of two."""
+SIZED: Final = 4
+"""With how many of its own page sizes a backend is tried, if it lists them."""
+
+
+def claims(subject: Subject) -> Iterator[Shape]:
+    """Shapes beyond those of every check: each says one thing that a kernel may not have."""
+    own = subject.cls.page_sizes
+    sizes = PAGES if own is None else sorted(own)[:SIZED]
+    plain = Shape(page_size=sizes[0] if own else 4, windows=(None, None))
+    for dtype in ("bfloat16", "float16", "float64"):
+        yield attrs.evolve(plain, dtype=dtype)
+    for head_dim in (8, 40, 80, 128):
+        yield attrs.evolve(plain, head_dim=head_dim)
+    for q_heads, kv_heads in ((1, 1), (6, 2), (8, 1), (3, 3)):
+        yield attrs.evolve(plain, q_heads=q_heads, kv_heads=kv_heads)
+    for windows in ((1, None), (5, 5), (3, 9), (CONTEXT + 1, None)):
+        yield attrs.evolve(plain, windows=windows)
+    for size in sizes:
+        yield attrs.evolve(plain, page_size=size)
+    yield attrs.evolve(plain, tree=True, windows=(6, None))
+    yield attrs.evolve(plain, max_context=max(plain.page_size, 8))
+
+
+def _every_shape(subject: Subject) -> list[Shape]:
+    usual = shapes(subject.cls.page_sizes, thorough=subject.thorough)
+    return list(dict.fromkeys(chain(usual, claims(subject))))
+
+
+# ---- why_not -------------------------------------------------------------------------------------
+
+
+@check("backend")
+def why_not(subject: Subject) -> None:
+    """`why_not` answers with a list of texts, the same each time, and computes and allocates
+    nothing; `page_sizes` is None or a frozenset of whole numbers.
+
+    A gate that asked for the platform where it meant a feature let one kind of machine start
+    without what the fence stood on, and memory faults were the first to tell.
+
+    Judge the spec alone, and answer with every reason in words; [] if there is none.
+    """
+    pages = subject.cls.page_sizes
+    whole = isinstance(pages, frozenset) and all(type(n) is int and n > 0 for n in pages)
+    if pages is not None and not (whole and pages):
+        what = f"page_sizes is {pages!r}"
+        raise Refuted(Failure("None, or a frozenset of whole numbers above 0", what))
+    specs = [spec_of(shape, _device(subject)) for shape in _every_shape(subject)]
+    specs += [attrs.evolve(spec, kv_dtype=torch.float8_e5m2) for spec in specs[:1]]
+    answers = [_answer(subject, spec) for spec in specs]
+    for spec, before in reversed(list(zip(specs, answers, strict=True))):
+        if _answer(subject, spec) != before:
+            _refute(subject, f"it answered {before} first, and something else later, to {spec}")
+
+
+def _answer(subject: Subject, spec: AttentionSpec) -> list[str]:
+    """What it says of one spec. Refuted if that is no list of texts."""
+    with _NoOperations(subject):
+        answer: Any = subject.cls.why_not(spec)
+    if not isinstance(answer, list) or not all(isinstance(each, str) for each in answer):
+        _refute(subject, f"why_not returned {answer!r}")
+    return list(answer)
+
+
+def _refute(subject: Subject, what: str, where: str = "") -> None:
+    where = where or definition(subject.cls, "why_not")
+    raise Refuted(Failure("a list of reasons, of the spec alone", what, where))
+
+
+class _NoOperations(OperationMode):
+    """Refutes whoever computes."""
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._subject = subject
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        where = line_of_use().strip()
+        _refute(self._subject, f"why_not computes: it calls {func}", where)
+
+
+# ---- what it accepts -----------------------------------------------------------------------------
+
+
+@check("backend", needs=("backend.why_not",))
+def builds(subject: Subject) -> None:
+    """A backend can be built for every spec that its `why_not` accepts, under each kind of graph.
+
+    A hook used an attribute that one way of construction had not set: it was found when that way
+    was taken for the first time, in service.
+
+    Say it in `why_not`, where it costs a message, and not in `__init__`, where it costs a start.
+    """
+    served = 0
+    for shape in _every_shape(subject):
+        if not refusals(subject, shape):
+            served += 1
+            for graph in GraphKind:
+                _build(subject, shape, graph)
+    if not served:
+        raise NotApplicable("it serves none of the kit's shapes")
+
+
+def _build(subject: Subject, shape: Shape, graph: GraphKind) -> None:
+    claim = "a backend for every spec that why_not accepts"
+    cls, spec = subject.cls, spec_of(shape, _device(subject))
+    memory: Any = {}
+    try:
+        memory = cls.kv_cache(spec)
+        if _is_memory(memory):
+            with quiet_torch(), torch.inference_mode():
+                sizes = {"max_batch": ROWS, "layers": len(shape.windows)}
+                cls(context(spec, cls, graph=graph, options=subject.options, **sizes))
+    except Exception as error:
+        where = line_of(error, cls)
+        if not where:
+            raise
+        what = f"it raised {type(error).__name__}: {error}"
+        raise Refuted(Failure(claim, what, where, cell=str(shape))) from error
+    if not _is_memory(memory):
+        what = f"kv_cache returned {memory!r}, which is no dict of TensorSpec"
+        raise Refuted(Failure(claim, what, definition(cls, "kv_cache"), cell=str(shape)))
+
+
+def _is_memory(answer: Any) -> bool:
+    return isinstance(answer, dict) and all(isinstance(m, TensorSpec) for m in answer.values())
+
+
+def _device(subject: Subject) -> torch.device:
+    return torch.device("cuda" if subject.device == "cuda" else "cpu")
+
+
+@check("backend", needs=("backend.builds",), after=("backend.parity",))
+def serves(subject: Subject) -> None:
+    """What `why_not` accepts gives the right numbers: element types, head sizes and counts, page
+    sizes that are no power of two, windows, trees, and a context of a few tokens.
+
+    A model with more query heads to a KV head than any before it was accepted, served, and answered
+    in words that nobody had asked for.
+
+    Refuse in `why_not` what no test of yours computes.
+    """
+    served = 0
+    for shape in dict.fromkeys(claims(subject)):
+        if refusals(subject, shape) or not subject.wants(shape):
+            continue
+        served += 1
+        with quiet_torch(), new_stand(subject, shape, GraphKind.NONE) as stand:
+            for cell in _short(shape):
+                _served(subject, stand, cell)
+    if not served and not subject.cells:
+        raise NotApplicable("it serves no shape besides those of every other check")
+
+
+def _short(shape: Shape) -> Iterator[Cell]:
+    """A few steps of one shape, none of them longer than its context."""
+    longest = shape.max_context
+    prefixes: tuple[int, ...] = (0, shape.page_size, 5, longest - 13)
+    if longest < CONTEXT:
+        prefixes = (0, 1, longest - 6)
+    elif shape.page_size > CONTEXT // 2:
+        prefixes = (0, 3, 5, longest - 13)
+    for mode in ForwardMode:
+        if mode is ForwardMode.TARGET_VERIFY or not shape.tree:
+            count = 1 if mode is ForwardMode.DECODE else 3
+            yield Cell(shape, mode, GraphKind.NONE, prefixes, (count,) * len(prefixes))
+
+
+def _served(subject: Subject, stand: Stand, cell: Cell) -> None:
+    try:
+        stand.prepare(cell)
+        for batch in stand.steps(cell):
+            output, _ = stand.run(batch)
+            compare(stand, batch, output, str(cell.shape), f"in {cell.mode.value} steps ")
+    except Refuted:
+        raise
+    except Exception as error:
+        where = line_of(error, subject.cls)
+        if not where:
+            raise
+        what = f"in {cell.mode.value} steps it raised {type(error).__name__}: {error}"
+        claim = "that it serves what why_not accepts"
+        raise Refuted(Failure(claim, what, where, cell=str(cell.shape))) from error

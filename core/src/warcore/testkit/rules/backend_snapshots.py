@@ -1,0 +1,205 @@
+"""What a backend must keep to that says per batch where the reads of a prefill end."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from warcore.contract import SharedReadEnds
+from warcore.fence import FenceReason
+from warcore.testkit.check import check
+from warcore.testkit.definitions import definition, line_of
+from warcore.testkit.guard import PageGuard, supported
+from warcore.testkit.late import changed_by, late_access
+from warcore.testkit.outcome import Failure, NotApplicable, Refuted
+from warcore.testkit.owing import compare
+from warcore.testkit.snapshots import (
+    HOOK,
+    Asked,
+    Breaking,
+    has_snapshot,
+    prefill_stands,
+    prefills,
+    unasked,
+)
+
+if TYPE_CHECKING:
+    from warcore.batch import ForwardBatch
+    from warcore.testkit.stand import Stand
+    from warcore.testkit.subject import Subject
+
+
+def _applies(subject: Subject) -> None:
+    if not has_snapshot(subject.cls):
+        raise NotApplicable("it has no snapshot: its static votes hold for every prefill")
+
+
+@check("backend", needs=("backend.votes",), after=("backend.captures",))
+def snapshot_answers(subject: Subject) -> None:
+    """The snapshot hook answers every prefill with None or a SharedReadEnds, padded ones too.
+
+    A hook used an attribute that one way of construction had not set; every prefill of that way
+    went on under the coarse fence, and the overlap that was paid for never came.
+
+    Return a SharedReadEnds or None; `num_qo_tokens` is the bucket's where a graph will replay.
+    """
+    _applies(subject)
+    asked = Asked()
+    answers: list[Any] = []
+    for stand in prefill_stands(subject, asked.watching(subject.cls)):
+        for cell, batch in prefills(subject, stand):
+            asked.told.clear()
+            _, fence = stand.run(batch)
+            if cell:
+                _judge_answer(subject, asked, fence.reason, fence.detail, cell)
+                answers += [answer for *_, answer in asked.told]
+    if not subject.cells and not any(answer is not None for answer in answers):
+        raise NotApplicable("it answers None to every batch: its static votes hold")
+
+
+def _judge_answer(
+    subject: Subject, asked: Asked, reason: FenceReason | None, detail: str, cell: str
+) -> None:
+    what = ""
+    if reason is FenceReason.SNAPSHOT_ERROR:
+        what = detail
+    for tokens, given, answer in asked.told:
+        if answer is not None and not isinstance(answer, SharedReadEnds):
+            what = f"it answered {answer!r} for {tokens} tokens, {given} with padding"
+    if what:
+        where = definition(subject.cls, HOOK)
+        raise Refuted(Failure("None or a SharedReadEnds for each batch", what, where, cell=cell))
+
+
+@check("backend", needs=("backend.votes",), after=("backend.snapshot_answers",))
+def snapshot_may_be_missing(subject: Subject) -> None:
+    """A prefill is right, too, if nobody calls the snapshot hook.
+
+    The gates ask a hook only while every gate before it is open: one that did the layers' work left
+    them without it on the day on which the fine fence was switched off.
+
+    Let the layers build what the hook has not built; the hook only builds it sooner.
+    """
+    _applies(subject)
+    for stand in prefill_stands(subject, unasked(subject.cls)):
+        for cell, batch in prefills(subject, stand):
+            output = _run(subject, stand, batch, cell, "without its hook ")
+            if cell:
+                compare(stand, batch, output, cell, "without its hook ")
+
+
+def _run(subject: Subject, stand: Stand, batch: ForwardBatch, cell: str, when: str) -> Any:
+    try:
+        return stand.run(batch)[0]
+    except Exception as error:
+        where = line_of(error, subject.cls)
+        if not where:
+            raise
+        what = f"{when}it raised {type(error).__name__}: {error}"
+        raise Refuted(Failure("right prefills", what, where, cell=cell)) from error
+
+
+@check("backend", needs=("backend.votes",), after=("backend.snapshot_may_be_missing",))
+def snapshot_is_of_its_batch(subject: Subject) -> None:
+    """What the snapshot of a batch holds serves that batch, and no later one.
+
+    A cache that was keyed by a buffer's address served the step after with the lengths of the one
+    before; each step on its own was right.
+
+    Build anew in each call, or key by the batch; and let go when the step is over.
+    """
+    _applies(subject)
+    for stand in prefill_stands(subject, subject.cls):
+        for cell, batch in prefills(subject, stand):
+            output, _ = stand.run(batch)
+            if cell:
+                compare(stand, batch, output, cell, "after the snapshot of another batch ")
+
+
+@check("backend", needs=("backend.votes",), after=("backend.snapshot_is_of_its_batch",))
+def snapshot_may_fail(subject: Subject) -> None:
+    """If the snapshot hook raises, at whatever point, the step is coarse, right, and the next too.
+
+    A hook set its flag before it had built what the flag stood for; out of memory in between, it
+    left the layers half a table, and nothing that would have told them.
+
+    Set what says "built" after all is built, in one assignment; the hook's answer is a value.
+    """
+    _applies(subject)
+    breaking = Breaking()
+    cls = breaking.within(subject.cls)
+    work: list[list[int]] = []
+    for stand in prefill_stands(subject, cls):
+        work.append([])
+        for _, batch in prefills(subject, stand):
+            stand.run(batch)
+            work[-1].append(breaking.operations)
+    for part, failing in product((0.0, 0.5, 1.0), (0, 1)):
+        for stand, operations in zip(prefill_stands(subject, cls), work, strict=True):
+            plan = [
+                (int(part * count) if nth % 2 == failing else None, part == 1)
+                for nth, count in enumerate(operations)
+            ]
+            _broken(subject, stand, breaking, plan)
+
+
+def _broken(
+    subject: Subject, stand: Stand, breaking: Breaking, plan: list[tuple[int | None, bool]]
+) -> None:
+    """Prefills whose hooks raise as `plan` says: (after how many operations, when all is done)."""
+    for (allowed, at_end), (cell, batch) in zip(plan, prefills(subject, stand), strict=True):
+        breaking.allowed, breaking.at_end = allowed, at_end and allowed is not None
+        when = "in the step after one whose hook raised "
+        if allowed is not None:
+            when = "after its hook raised "
+        output = _run(subject, stand, batch, cell, when)
+        if cell:
+            compare(stand, batch, output, cell, when)
+    breaking.allowed, breaking.at_end = None, False
+
+
+@check("backend", needs=("backend.votes",), after=("backend.snapshot_may_fail",), devices=("host",))
+def snapshot_is_true(subject: Subject) -> None:
+    """After the end that the snapshot hook tells for a batch, nothing of the tables is touched.
+
+    A prefill kernel was chosen by size below the hook; above the size it gathered by itself, in its
+    first layer, what the hook had answered for.
+
+    Copy in the hook what the layers would read, in every branch, before you answer PRE_REPLAY.
+    """
+    _applies(subject)
+    asked = Asked()
+    cls = asked.watching(subject.cls)
+    if supported() is not None:
+        _overwritten(subject, cls, asked)
+        return
+    with PageGuard() as guard:
+        for stand in prefill_stands(subject, cls, guard):
+            window = guard.window("forward")
+            for cell, batch in prefills(subject, stand):
+                asked.told.clear()
+                stand.run(batch)
+                claim = _claim(asked)
+                late = late_access(stand, batch, window, claim, cell) if cell and claim else None
+                if late is not None:
+                    raise Refuted(late)
+    _overwritten(subject, cls, asked)
+
+
+def _overwritten(subject: Subject, cls: Any, asked: Asked) -> None:
+    for stand in prefill_stands(subject, cls):
+        for cell, batch in prefills(subject, stand):
+            asked.told.clear()
+            stand.run(batch)
+            claim = _claim(asked)
+            shows = changed_by(stand, batch) if cell and claim else None
+            if shows is not None:
+                what = f"the output changes when the table is overwritten after that with {shows}"
+                where = definition(subject.cls, HOOK)
+                raise Refuted(Failure(claim, what, where, ("poison",), cell))
+
+
+def _claim(asked: Asked) -> str:
+    """What the hook has told of the last step; empty if the static vote stands."""
+    answers = [answer for *_, answer in asked.told if isinstance(answer, SharedReadEnds)]
+    return f"{answers[-1].name}, says its snapshot hook" if answers else ""

@@ -1,0 +1,15 @@
+"""Its snapshot hook copies nothing, and says that all reads are done."""
+
+from __future__ import annotations
+
+from wrong_plugins.backends.right import Snapshot
+
+from warcore import SharedReadEnds
+
+BREAKS = "backend.snapshot_is_true"
+DETECTORS = ("guard", "attribution", "poison")
+
+
+class Plugin(Snapshot):
+    def prepare_prefill_shared_read_snapshot(self, forward_batch, num_qo_tokens):
+        return SharedReadEnds.PRE_REPLAY

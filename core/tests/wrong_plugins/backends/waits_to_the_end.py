@@ -1,0 +1,15 @@
+"""It copies before the replay, and declares the end of the step out of caution."""
+
+from __future__ import annotations
+
+from wrong_plugins.backends.right import Right
+
+from warcore import SharedReadEnds
+
+BREAKS = "backend.could_be_earlier"
+DETECTORS = ("guard",)
+
+
+class Plugin(Right):
+    def shared_read_ends(self, forward_mode):
+        return SharedReadEnds.POST_REPLAY
