@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from testkit.latereads import LATE, VOTES, InLayers, plain, subject_of
 
-from warcore import ForwardMode, PluginRecord, SharedReadEnds
+from warcore import ForwardMode, SharedReadEnds
 from warcore.contract import GraphKind
 from warcore.device import open_device
 from warcore.testkit import cudagates, inorder
@@ -22,10 +23,8 @@ from warcore.testkit.inorder import AroundMarker, Held
 from warcore.testkit.outcome import Unproven
 from warcore.testkit.paged import Paged, paged
 from warcore.testkit.stand import Stand
-from warcore.testkit.subject import Subject
 
 CHECKS = {check.name: check for check in checks_of("backend")}
-VOTES = (SharedReadEnds.PRE_REPLAY, SharedReadEnds.IN_REPLAY, SharedReadEnds.POST_REPLAY)
 
 
 @pytest.fixture
@@ -38,52 +37,12 @@ def one_launch(monkeypatch):
 # ---- the overwrite in a capture ------------------------------------------------------------------
 
 
-class InLayers(Paged):
-    """Reads in its layers, and declares the marker."""
-
-    vote = SharedReadEnds.IN_REPLAY
-
-    def forward(self, q, k, v, layer, batch):
-        self._gather(batch)
-        return super().forward(q, k, v, layer, batch)
-
-
-class InMetadata(Paged):
-    """Reads in the metadata of its graph, and declares the time before."""
-
-    def init_forward_metadata_in_graph(self, batch):
-        self._gather(batch)
-
-
-class Alias(Paged):
-    """Keeps no copy at all."""
-
-    def slots(self, batch):
-        return self.ctx.shared.req_to_token.index_select(0, batch.rows).long()
-
-    def _gather(self, batch):
-        pass
-
-
-def subject_of(cls):
-    return Subject(PluginRecord.of_class("backend", cls), cls)
-
-
 @pytest.mark.parametrize("vote", VOTES, ids=lambda vote: vote.name)
 def test_right_backends_are_not_moved_by_captured_overwrites(one_launch, vote):
     CHECKS["backend.overwritten"].run(subject_of(plain(vote)))
 
 
-def plain(vote):
-    """The kit's own backend, on shapes that it can serve."""
-
-    def why_not(cls, spec):
-        return ["windows or trees"] if spec.tree or spec.windows != {None} else []
-
-    return type(vote.name, (paged(vote),), {"why_not": classmethod(why_not)})
-
-
-@pytest.mark.parametrize("cls", [InLayers, InMetadata, Alias], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", LATE, ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize("kind", GraphKind)
 def test_a_late_read_shows_in_each_kind_of_graph(one_launch, cls, kind):
     with Stand(cls, Shape(), kind) as stand:
