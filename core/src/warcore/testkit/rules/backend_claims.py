@@ -119,8 +119,8 @@ class _NoOperations(OperationMode):
 def builds(subject: Subject) -> None:
     """A backend can be built for every spec that its `why_not` accepts, under each kind of graph.
 
-    A hook used an attribute that one way of construction had not set: it was found when that way
-    was taken for the first time, in service.
+    Two backends were built side by side where one should have wrapped the other: constructors had
+    decided it, and what a constructor decides nobody can ask for beforehand.
 
     Say it in `why_not`, where it costs a message, and not in `__init__`, where it costs a start.
     """
@@ -163,13 +163,17 @@ def _device(subject: Subject) -> torch.device:
     return torch.device("cuda" if subject.device == "cuda" else "cpu")
 
 
-@check("backend", needs=("backend.builds",), after=("backend.parity",))
+@check(
+    "backend",
+    needs=("backend.builds",),
+    after=("backend.parity", "backend.padding", "backend.rows"),
+)
 def serves(subject: Subject) -> None:
     """What `why_not` accepts gives the right numbers: element types, head sizes and counts, page
     sizes that are no power of two, windows, trees, and a context of a few tokens.
 
-    A model with more query heads to a KV head than any before it was accepted, served, and answered
-    in words that nobody had asked for.
+    One speculative engine gave a few wrong tokens, and for long nobody knew: nothing crashed, the
+    texts were nearly right, and there was no oracle to compare them with.
 
     Refuse in `why_not` what no test of yours computes.
     """

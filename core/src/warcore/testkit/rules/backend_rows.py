@@ -137,8 +137,8 @@ def rows(subject: Subject) -> None:
     """The output of a request is the same whatever the other rows of its batch are, whatever their
     memory holds, and in whatever order they come.
 
-    Table rows that were taken in the order of the batch, where the batch had been filtered, gave
-    one request another one's pages; each request alone was answered well.
+    In more than one engine keys of one request landed in the pages of another; each request alone
+    was answered well.
 
     Go to the table by `batch.rows`, to requests by `batch.q_row`; never take anything over a batch.
     """

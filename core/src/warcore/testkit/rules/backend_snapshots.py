@@ -38,8 +38,8 @@ def _applies(subject: Subject) -> None:
 def snapshot_answers(subject: Subject) -> None:
     """The snapshot hook answers every prefill with None or a SharedReadEnds, padded ones too.
 
-    A hook used an attribute that one way of construction had not set; every prefill of that way
-    went on under the coarse fence, and the overlap that was paid for never came.
+    A draft of several layers never told an end, every step of it waited for the whole forward, and
+    nobody was told.
 
     Return a SharedReadEnds or None; `num_qo_tokens` is the bucket's where a graph will replay.
     """
@@ -75,8 +75,8 @@ def _judge_answer(
 def snapshot_may_be_missing(subject: Subject) -> None:
     """A prefill is right, too, if nobody calls the snapshot hook.
 
-    The gates ask a hook only while every gate before it is open: one that did the layers' work left
-    them without it on the day on which the fine fence was switched off.
+    An engine was given a switch that forces the coarse fence, to find another fault with it. Hooks
+    like this one are not called then, and what only they do is missing.
 
     Let the layers build what the hook has not built; the hook only builds it sooner.
     """
@@ -120,8 +120,8 @@ def snapshot_is_of_its_batch(subject: Subject) -> None:
 def snapshot_may_fail(subject: Subject) -> None:
     """If the snapshot hook raises, at whatever point, the step is coarse, right, and the next too.
 
-    A hook set its flag before it had built what the flag stood for; out of memory in between, it
-    left the layers half a table, and nothing that would have told them.
+    A hook raised in the middle, on an attribute that one way of construction had not set. A late
+    fence is no harm; half a table that the layers take for a whole one is.
 
     Set what says "built" after all is built, in one assignment; the hook's answer is a value.
     """
