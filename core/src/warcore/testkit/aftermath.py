@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -45,7 +46,7 @@ def ended(task: dict[str, Any], code: int | None, took: float, *, died: bool) ->
     code: of its process; None: it was killed. died: whether the nursery did not survive it.
     NotHere if the check or its plugin was not to be found.
     """
-    output = _read(task, "noise")[-_KEPT:]
+    output = _read(task, "noise", _KEPT)
     result = _read(task, "result")
     if result:
         told = json.loads(result)
@@ -101,8 +102,12 @@ def _around(file: str | None) -> list[str]:
     return [str(path.parent if path.name == "__init__.py" else path)]
 
 
-def _read(task: dict[str, Any], name: str) -> str:
+def _read(task: dict[str, Any], name: str, kept: int | None = None) -> str:
+    """What is in a file, or the last `kept` bytes of it; empty if there is none."""
     try:
-        return Path(task["folder"], name).read_text(encoding="utf-8", errors="replace")
+        with Path(task["folder"], name).open("rb") as file:
+            if kept is not None:
+                file.seek(max(os.fstat(file.fileno()).st_size - kept, 0))
+            return file.read().decode(errors="replace")
     except OSError:
         return ""

@@ -31,6 +31,7 @@ import attrs
 
 from warcore.records import LoadError, PluginRecord, load
 from warcore.testkit.interpreter import keep_environment
+from warcore.testkit.orphans import adopt, end_orphans
 from warcore.testkit.outcome import Failure, Outcome
 from warcore.testkit.subject import Subject
 from warcore.testkit.verdict import Verdict, homes_of, judge
@@ -48,6 +49,7 @@ def serve() -> None:
     _redirect(os.devnull, 0)
     os.dup2(2, 1)
     _preload()
+    adopt()
     wake, woken = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(woken, False)
@@ -64,6 +66,7 @@ def serve() -> None:
                     os.close(descriptor)
                 _child(task)
             code = _wait(pid, task["seconds"] + GRACE_S, tasks, wake)
+            end_orphans()
             os.write(answers, f"{json.dumps(code)}\n".encode())
 
 
