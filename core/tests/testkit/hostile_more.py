@@ -117,6 +117,14 @@ class Replacing(Good):
         Path.replace = None
 
 
+class Sweeping(Good):
+    """Deletes the folder in which the kit keeps what comes of the check."""
+
+    @classmethod
+    def act(cls):
+        shutil.rmtree(Path("/proc/self/fd/1").readlink().parent)
+
+
 class Multiplying(Good):
     """Goes on in two processes, both of which come back to the kit."""
 

@@ -90,6 +90,13 @@ def test_a_plugin_that_replaces_the_kits_tools_gets_no_verdict_that_is_green(act
     assert act(hostile_more.Replacing).outcome is not Outcome.PASSED
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="it finds the folder in /proc")
+def test_an_outcome_that_cannot_be_written_down_is_no_failure_and_no_pass(act):
+    result = act(hostile_more.Sweeping)
+    assert result.outcome is Outcome.UNPROVEN
+    assert result.why.startswith("what came of it could not be written down")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who an orphan's parent was")
 def test_a_process_that_a_plugin_leaves_behind_ends_with_its_check(act, file):
     assert act(hostile_more.Leaving).outcome is Outcome.PASSED

@@ -24,6 +24,10 @@ _KEPT = 4000
 """Characters of what a check printed that are kept: the last ones."""
 
 
+UNWRITTEN: Final = 74
+"""Exit code of a check whose outcome could not be written down: EX_IOERR."""
+
+
 class NotHere(Exception):
     """A check or its plugin is not to be found by another process. The text says why."""
 
@@ -59,6 +63,9 @@ def ended(task: dict[str, Any], code: int | None, took: float, *, died: bool) ->
     stacks = _read(task, "stacks")
     place = _place(stacks, json.loads(homes) if homes else _around(file))
     where = "" if place is None else str(place)
+    if code == UNWRITTEN:
+        why = "what came of it could not be written down: is there room on the disk?"
+        return Ended(Verdict(Outcome.UNPROVEN, why), True, output, took)
     if died:
         why = "it ended the kit's own process, from which the checks are started"
     elif code is None and place is None and loaded:

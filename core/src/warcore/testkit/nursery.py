@@ -30,6 +30,7 @@ from typing import Any
 import attrs
 
 from warcore.records import LoadError, PluginRecord, load
+from warcore.testkit.aftermath import UNWRITTEN
 from warcore.testkit.interpreter import keep_environment
 from warcore.testkit.orphans import adopt, end_orphans
 from warcore.testkit.outcome import Failure, Outcome
@@ -151,6 +152,7 @@ def _child(task: dict[str, Any]) -> None:
 
     Threads and exit handlers that the plugin has started cannot hold the process or fail it.
     """
+    code = 0
     try:
         _settle(task)
         told = _run(task)
@@ -161,8 +163,11 @@ def _child(task: dict[str, Any]) -> None:
             with suppress(Exception):
                 stream.flush()
         part.replace(Path(task["folder"], "result"))
+    except OSError:
+        # Whatever a check raises is an outcome: this came from writing one down.
+        code = UNWRITTEN
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 def _settle(task: dict[str, Any]) -> None:
