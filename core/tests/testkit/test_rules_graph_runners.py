@@ -1,133 +1,119 @@
-"""Each wrong graph runner turns its check red; right ones stay green."""
+"""Each wrong graph runner is found by its check; the order it is held to is the fence's own."""
 
 from __future__ import annotations
 
 import attrs
 import pytest
+from parts import TABLES
 from toys import Replaying
+from wrong_plugins.catalogue import entries, under_check
 
-from warcore import ForwardMode, GraphKind, PluginRecord
+from warcore import ForwardMode, PluginRecord, SharedReadEnds
 from warcore.testkit.check import checks_of
 from warcore.testkit.outcome import NotApplicable, Refuted
+from warcore.testkit.rules.graph_runner_events import ORDERS
 from warcore.testkit.subject import Subject
 
-CHECKS = {c.name: c for c in checks_of("graph_runner") if c.kind == "graph_runner"}
+CHECKS = {check.name: check for check in checks_of("graph_runner") if check.kind == "graph_runner"}
+ENTRIES = [each for each in entries() if each.path.parent.name == "graph_runners"]
+WRONG = [each for each in ENTRIES if not each.is_right]
+RIGHT = [each for each in ENTRIES if each.is_right]
 
 
-def run(check, cls):
-    CHECKS[f"graph_runner.{check}"].run(Subject(PluginRecord.of_class("graph_runner", cls), cls))
-
-
-def refuted(check, cls):
+def refuted(check, subject):
     with pytest.raises(Refuted) as raised:
-        run(check, cls)
+        CHECKS[check].run(subject)
     return raised.value.failure
 
 
-class Breaking(Replaying):
-    kind = GraphKind.BREAKABLE
-
-    def capture(self, bucket, view):
-        graph = self.ctx.graph()
-        self.captured[bucket] = (
-            graph,
-            graph.capture(lambda: self.ctx.step(view, self.ctx.marker, graph.outside)),
-        )
+def subject_of(cls):
+    return Subject(PluginRecord.of_class("graph_runner", cls), cls)
 
 
-@pytest.mark.parametrize("cls", [Replaying, Breaking])
-@pytest.mark.parametrize("check", [name.partition(".")[2] for name in CHECKS])
-def test_right_runners_pass(check, cls):
-    run(check, cls)
+def before(check):
+    """What has to be passed before `check` is run."""
+    found = set()
+    for need in CHECKS[check].needs:
+        found |= {need} | before(need)
+    return found
 
 
-class Stale(Replaying):
-    """Loads the live rows and leaves the padding as it was."""
-
-    def load(self, batch, bucket):
-        view = self._inputs.load(batch, bucket)
-        if batch.padded_size < bucket.rows:
-            rows = slice(batch.padded_size, None)
-            view.rows[rows], view.out_slots[batch.padded_tokens :] = 1, 8
-        return view
+@pytest.mark.parametrize("entry", WRONG, ids=str)
+def test_a_wrong_runner_is_found_by_the_detector_that_it_names(entry, tmp_path):
+    with under_check(entry, tmp_path) as subject:
+        failure = refuted(entry.breaks, subject)
+        assert set(failure.seen_by) >= set(entry.detectors)
+        again = refuted(entry.breaks, attrs.evolve(subject, cells=failure.cell))
+    assert again.cell == failure.cell
 
 
-class Uniform(Replaying):
-    """Takes it that every request has as many tokens as at capture."""
-
-    def load(self, batch, bucket):
-        view = super().load(batch, bucket)
-        if batch.mode is ForwardMode.DRAFT_EXTEND:
-            view.q_row.copy_(view.q_row.sort(descending=True).values)
-        return view
-
-
-class NeverReplays(Replaying):
-    def bucket_for(self, batch):
-        return None
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", WRONG, ids=str)
+def test_no_other_check_is_red(entry, tmp_path):
+    with under_check(entry, tmp_path) as subject:
+        for name, check in CHECKS.items():
+            if name != entry.breaks and entry.breaks not in before(name):
+                check.run(subject)
 
 
-class Forgets(Replaying):
-    """Does not load at all."""
-
-    def load(self, batch, bucket):
-        if bucket not in self.captured:
-            return super().load(batch, bucket)
-        return attrs.evolve(self._inputs._views[bucket], size=batch.size)
-
-
-@pytest.mark.parametrize("cls", [Uniform, Forgets])
-def test_a_replay_of_other_inputs_is_found(cls):
-    assert "differs from eager execution" in refuted("replays_equal_eager", cls).observed
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", RIGHT, ids=str)
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_right_runner_raises_no_alarm(entry, check, tmp_path):
+    with under_check(entry, tmp_path) as subject:
+        CHECKS[check].run(subject)
 
 
-def test_padding_that_points_at_somebody_elses_slot_is_found():
-    assert (
-        "into a slot that is not the padding slot" in refuted("replays_equal_eager", Stale).observed
-    )
+@pytest.mark.parametrize("check", [name for name in CHECKS if name != "graph_runner.in_an_engine"])
+def test_the_smallest_runner_passes(check):
+    CHECKS[check].run(subject_of(Replaying))
 
 
-def test_a_runner_that_never_replays_is_found():
-    assert "all ran eagerly" in refuted("replays_equal_eager", NeverReplays).observed
-
-
-class Skipping(Replaying):
-    """Replays nothing every other time."""
-
-    turns = 0
-
-    def replay(self, bucket):
-        type(self).turns += 1
-        graph, output = self.captured[bucket]
-        if self.turns % 2:
-            graph.replay()
-        return output
-
-
-def test_a_replay_that_is_left_out_is_found():
-    assert refuted("replays_equal_eager", Skipping).cell
+@pytest.mark.parametrize(
+    "row",
+    [row for row in TABLES["resolve"] if row["path"] == "graph"],
+    ids=lambda row: row["expect"],
+)
+def test_the_order_that_runners_are_held_to_is_the_table_of_the_fence(row):
+    owed = ORDERS[SharedReadEnds[row["declared"]], row["marker"]]
+    assert list(owed) == row["order"]
 
 
 class OnlyPrefill(Replaying):
     modes = frozenset({ForwardMode.EXTEND})
 
 
-def test_a_runner_of_other_modes_is_not_judged():
-    with pytest.raises(NotApplicable):
-        run("marker", OnlyPrefill)
+@pytest.mark.parametrize("check", [name for name in CHECKS if name != "graph_runner.in_an_engine"])
+def test_a_runner_of_other_modes_is_not_judged(check):
+    with pytest.raises(NotApplicable, match="captures none of"):
+        CHECKS[check].run(subject_of(OnlyPrefill))
 
 
-class Markerless(Replaying):
-    """Has none, and says so: as late as the end of the replay, and right."""
-
-    def capture(self, bucket, view):
-        graph = self.ctx.graph()
-        self.captured[bucket] = graph, graph.capture(lambda: self.ctx.step(view, None))
-
-    def marker(self, bucket):
-        return None
+class OnlyVerify(Replaying):
+    modes = frozenset({ForwardMode.TARGET_VERIFY})
 
 
-@pytest.mark.parametrize("check", ["marker", "fences"])
-def test_a_runner_without_a_marker_is_late_and_right(check):
-    run(check, Markerless)
+def test_a_runner_that_no_engine_replays_is_not_judged_in_one():
+    with pytest.raises(NotApplicable, match="replays no step of an engine"):
+        CHECKS["graph_runner.in_an_engine"].run(subject_of(OnlyVerify))
+
+
+@pytest.mark.parametrize("moved", ["input", "backend"])
+def test_a_right_runner_refuses_memory_that_has_moved(moved, monkeypatch):
+    """It is an error, and not by luck the right output."""
+    from warcore.testkit.stand import Stand
+
+    errors, run = [], Stand.run
+
+    def noted(stand, *args, **more):
+        try:
+            return run(stand, *args, **more)
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    monkeypatch.setattr(Stand, "run", noted)
+    subject = attrs.evolve(subject_of(Replaying), cells=f"decode-{moved}")
+    CHECKS["graph_runner.addresses"].run(subject)
+    (error,) = errors
+    assert "moved since" in str(error) or "other memory since its capture" in str(error)

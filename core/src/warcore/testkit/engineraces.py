@@ -69,14 +69,20 @@ def watch(engine: Engine, serve: Callable[[Engine], Served]) -> Watched:
 
 
 def _statics(engine: Engine) -> dict[str, torch.Tensor]:
-    """The static memory that the backend has taken so far."""
+    """The static memory that its plugins have taken so far."""
     return {f"static {name!r}": tensor for name, tensor in _named(engine).items()}
 
 
 def _named(engine: Engine) -> dict[str, torch.Tensor]:
-    backend: Any = engine._assembly.runner._backend  # noqa: SLF001 - as above
-    statics = getattr(backend.ctx.static, "__self__", None)
-    return statics._named if isinstance(statics, Statics) else {}  # noqa: SLF001
+    runner: Any = engine._assembly.runner  # noqa: SLF001 - as above
+    contexts = [runner._backend.ctx]  # noqa: SLF001
+    if runner.captures is not None:
+        contexts.append(runner.captures._runner.ctx)  # noqa: SLF001
+    found: dict[str, torch.Tensor] = {}
+    for ctx in contexts:
+        statics = getattr(ctx.static, "__self__", None)
+        found |= statics._named if isinstance(statics, Statics) else {}  # noqa: SLF001
+    return found
 
 
 def _device_memory(engine: Engine) -> Callable[[int], bool]:
