@@ -71,7 +71,7 @@ class _Noting(OperationMode):
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         given = {_memory(tensor) for tensor in _tensors((args, kwargs))}
-        # A tensor that is laid over a storage: Triton's interpreter does it to what it is given.
+        # A tensor may be laid over a storage: interpreters of kernels do it to what they are given.
         given |= {each._cdata for each in tree_leaves((args, kwargs)) if _is_storage(each)}  # noqa: SLF001
         for tensor in _tensors(out):
             if _memory(tensor) not in given:

@@ -10,12 +10,14 @@ BREAKS = "backend.snapshot_is_of_its_batch"
 
 
 class Plugin(Snapshot):
+    taken = False
+
     def init_forward_metadata_out_graph(self, batch):
-        ready = self.ready
         super().init_forward_metadata_out_graph(batch)
-        self.ready = ready and batch.mode is ForwardMode.EXTEND
+        self.ready = self.taken and batch.mode is ForwardMode.EXTEND
 
     def prepare_prefill_shared_read_snapshot(self, forward_batch, num_qo_tokens):
-        if not self.ready:
+        if not self.taken:
             super().prepare_prefill_shared_read_snapshot(forward_batch, num_qo_tokens)
+        self.taken = True
         return SharedReadEnds.PRE_REPLAY

@@ -12,12 +12,15 @@ class Plugin(Right):
     def init_forward_metadata_out_graph(self, batch):
         super().init_forward_metadata_out_graph(batch)
         live = batch.padded_tokens
-        if batch.bucket is not None and not batch.mode.is_prefill:
+        if not batch.mode.is_prefill:
             live = batch.size * (batch.padded_tokens // batch.padded_size)
         self.places(batch)[:live].copy_(batch.out_slots[:live])
 
     def places(self, batch):
-        places = self.ctx.static("places", (self.ctx.max_tokens,), torch.int64)
+        """Of a captured step of this mode, in static memory."""
+        if batch.bucket is None:
+            return batch.out_slots
+        places = self.ctx.static(f"places.{batch.mode.value}", (64,), torch.int64)
         return places[: batch.padded_tokens]
 
     def store(self, keys, values, k, v, batch):
