@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 from contract_entries import of_object, signature
+from reference_checks import checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ WRITTEN = (
 
 def pages() -> dict[str, str]:
     """Each page by its file name."""
-    built = {"api.md": api(), "hooks.md": hooks(), "cli.md": cli()}
+    built = {"api.md": api(), "hooks.md": hooks(), "cli.md": cli(), "checks.md": checks()}
     return {name: "\n".join([WRITTEN, *lines]).rstrip() + "\n" for name, lines in built.items()}
 
 

@@ -15,7 +15,7 @@ def pages():
     return reference.pages()
 
 
-@pytest.mark.parametrize("name", ["api.md", "hooks.md", "cli.md"])
+@pytest.mark.parametrize("name", ["api.md", "hooks.md", "cli.md", "checks.md"])
 def test_a_page_in_the_tree_is_what_the_code_says(name, pages):
     assert (ROOT / "docs/reference" / name).read_text(encoding="utf-8") == pages[name]
 
@@ -45,6 +45,21 @@ def test_the_command_page_has_every_option_of_every_command(pages):
     for name in COMMANDS:
         assert f"## warcore {name}\n" in pages["cli.md"]
     assert "- `--strict`" in pages["cli.md"]
+
+
+def test_the_page_of_checks_has_every_check_of_every_kind_once(pages):
+    from warcore.records import KINDS
+    from warcore.testkit.check import checks_of
+
+    headings = [line[4:] for line in pages["checks.md"].splitlines() if line.startswith("### ")]
+    assert sorted(headings) == sorted({c.name for kind in KINDS for c in checks_of(kind)})
+
+
+def test_the_page_of_checks_tells_level_needs_incident_and_remedy(pages):
+    page = pages["checks.md"]
+    assert "| [`backend.no_late_access`](#backendno_late_access) | MUST | 0.1 | [`backend" in page
+    assert "*Where it was broken.* Several engines shipped a backend" in page
+    assert "*To mend it.* Copy what the layers need" in page
 
 
 def test_long_signatures_are_split_at_the_commas_between_arguments():
