@@ -17,7 +17,7 @@ test_tools := pytest pytest-randomly ruff mypy transformers
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check record bench set-up ask
+.PHONY: help demo test test-all check record bench score set-up ask
 
 help:
 	@echo 'make demo      a real 135M model answers, under the fence; sets up .venv first'
@@ -26,6 +26,7 @@ help:
 	@echo 'make check     ruff, mypy --strict on core, the rules of the tree, the contract, the reference'
 	@echo 'make record    write core/contract.json and docs/reference from the code'
 	@echo 'make bench     every benchmark; each prints a table'
+	@echo 'make score     wrong plugins and right ones under the test kit; writes docs/score.md'
 	@echo ''
 	@echo 'PYTHON=python3.12   the Python that makes .venv (3.10 or newer)'
 	@echo 'TORCH=...           the torch that pip installs: a version, a wheel, options of pip'
@@ -58,6 +59,9 @@ record: $(done)/tools
 
 bench: $(done)/tools
 	set -e; for file in benchmarks/[a-z]*.py; do $(python) $$file; done
+
+score: $(done)/tools
+	$(python) scripts/score.py --write $(ARGS)
 
 set-up: $(done)/tools
 

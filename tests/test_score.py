@@ -1,0 +1,170 @@
+"""The kit is checked too: each wrong plugin turns exactly its check red, right ones none."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import score
+from score_page import PAGE, page
+from scoring import Cleared, Right, cleared, held, right_plugins, wrong_plugins
+from wrong_plugins.catalogue import DETECTORS, entries, under_check
+
+from warcore.records import KINDS
+from warcore.testkit.check import checks_of
+from warcore.testkit.isolation import Isolation
+
+CHECKS = {check.name: check for kind in KINDS for check in checks_of(kind)}
+WRONG = wrong_plugins()
+REPEATS = 20
+
+
+@pytest.fixture(scope="module")
+def isolation():
+    with Isolation() as isolation:
+        yield isolation
+
+
+# ---- the catalogue -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", entries(), ids=str)
+def test_an_entry_breaks_a_check_of_its_kind_and_says_how(entry):
+    assert entry.says.endswith(".")
+    assert set(entry.detectors) <= set(DETECTORS)
+    if not entry.is_right:
+        assert CHECKS[entry.breaks].kind == entry.owner
+
+
+def test_each_check_that_a_host_device_can_hold_has_a_wrong_plugin_that_turns_it_red():
+    held_here = {name for name, check in CHECKS.items() if "host" in check.devices}
+    assert held_here - {entry.breaks for entry in WRONG} == set()
+
+
+def test_each_detector_must_see_three_wrong_plugins():
+    seen = Counter(detector for entry in WRONG for detector in entry.detectors)
+    assert {detector for detector in DETECTORS if seen[detector] < 3} == set()
+
+
+def test_there_are_at_least_twenty_five_wrong_plugins_and_a_right_one_of_each_folder():
+    assert len(WRONG) >= 25
+    folders = {entry.path.parent for entry in entries()}
+    assert folders == {entry.path.parent for entry in entries() if entry.is_right}
+
+
+def test_every_plugin_of_this_repository_is_among_the_right_ones():
+    from tree_rules.sources import distributions
+
+    ours = {
+        name
+        for _, project in distributions(Path(__file__).parents[1])
+        for names in project.get("entry-points", {}).values()
+        for name in names
+    }
+    installed = {right.name.partition(":")[2] for right in right_plugins() if ":" in right.name}
+    assert installed == ours
+
+
+# ---- the score -----------------------------------------------------------------------------------
+
+
+def test_what_an_import_sets_is_seen_by_a_check_whose_own_process_has_imported_it(isolation):
+    (entry,) = wrong_plugins("sets_environment")
+    assert held(entry, isolation, own=True).is_exact
+
+
+def test_a_plugin_that_is_not_found_is_not_exact(isolation):
+    import attrs
+
+    (entry,) = wrong_plugins("models/shouts")
+    for change in ({"breaks": "model.forward_is_pure"}, {"detectors": ("guard",)}):
+        assert not held(attrs.evolve(entry, **change), isolation, own=True).is_exact
+
+
+def test_a_right_plugin_that_is_found_is_a_false_alarm(isolation):
+    (entry,) = wrong_plugins("models/shouts")
+    (right,) = right_plugins("models/keeps_the_contract")
+    (check,) = [each for each in right.checks if each.name == entry.breaks]
+    shouts = Right("shouts", lambda site: under_check(entry, site), (check,))
+    assert cleared(shouts, isolation, repeats=2).alarms == (entry.breaks, entry.breaks)
+
+
+def test_what_chance_cannot_change_is_held_in_the_first_repeat_only(isolation):
+    (entry,) = wrong_plugins("models/shouts")
+    (check,) = [each for each in checks_of("model") if each.name == "plugin.imports_public_names"]
+    right = Right("right", lambda site: under_check(entry, site), (check,))
+    assert cleared(right, isolation, first=False) == Cleared("right", 1, 0, (), (), 0)
+
+
+def test_the_document_has_every_plugin_and_its_schema(capsys, tmp_path, monkeypatch):
+    file = tmp_path / "score.json"
+    monkeypatch.setattr("sys.argv", ["score.py", "models/shouts", "--own", "--json", str(file)])
+    assert score.main() == 0
+    assert "1 of 1 wrong plugins turn their check red" in capsys.readouterr().out
+    document = json.loads(file.read_text())
+    assert document["schema"] == score.SCHEMA
+    (wrong,) = document["wrong"]
+    assert (wrong["name"], wrong["red"], wrong["exact"]) == (
+        "models/shouts",
+        ["model.tokenizer_is_sane"],
+        True,
+    )
+
+
+# ---- the page ------------------------------------------------------------------------------------
+
+
+def rows(heading):
+    """The cells of the table below a heading of the page, without their links."""
+    text = PAGE.read_text(encoding="utf-8").split(f"## {heading}\n")[1].partition("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    plain = [re.sub(r"\[`?([^]`]*)`?\]\([^)]*\)", r"\1", line) for line in lines]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in plain]
+
+
+def test_the_page_lists_every_wrong_plugin_and_each_turned_exactly_its_check_red():
+    owed = [[entry.name, entry.breaks, entry.breaks] for entry in WRONG]
+    assert [row[:3] for row in rows("Wrong plugins")] == owed
+
+
+def test_the_page_names_the_detectors_that_must_have_seen_each():
+    seen = {row[0]: set(row[3].split(", ")) for row in rows("Wrong plugins")}
+    assert not [entry.name for entry in WRONG if not set(entry.detectors) <= seen[entry.name]]
+    counts = Counter({row[0]: int(row[1]) for row in rows("Detectors")})
+    assert all(counts[detector] >= 3 for detector in DETECTORS)
+
+
+def test_the_page_lists_every_right_plugin_without_a_false_alarm():
+    found = {row[0]: row[3:] for row in rows("Right plugins")}
+    assert found == {right.name: ["0", "0"] for right in right_plugins()}
+
+
+def test_the_page_is_written_from_a_document():
+    wrong = {"name": "opens_cuda", "breaks": "plugin.loads", "red": [], "seen_by": []}
+    text = page({"wrong": [{**wrong, "exact": False}], "right": []})
+    assert "**0 of 1 wrong plugins turn exactly" in text
+    assert "[opens_cuda](../core/tests/wrong_plugins/opens_cuda)" in text
+    assert "| nothing |" in text
+
+
+# ---- all of it -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", WRONG, ids=str)
+def test_a_wrong_plugin_turns_exactly_its_check_red(entry, isolation):
+    found = held(entry, isolation)
+    assert found.red == (entry.breaks,)
+    assert set(entry.detectors) <= set(found.seen_by)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("repeat", range(REPEATS))
+@pytest.mark.parametrize("right", right_plugins(), ids=str)
+def test_a_right_plugin_is_free_of_failures_over_twenty_repeats(right, repeat, isolation):
+    came = cleared(right, isolation, first=not repeat)
+    assert not came.alarms
+    assert not came.unproven
