@@ -35,7 +35,12 @@ POSITIONS = ((40,), (1, 3), (3, 4, 5), (40, 1, 3, 4, 5))
 """Prefixes of the batches whose events are looked at: in a bucket, at its edge, beyond all."""
 
 
-@check("backend", needs=("backend.votes", "backend.no_late_access"), devices=("host",))
+@check(
+    "backend",
+    needs=("backend.votes", "backend.no_late_access"),
+    after=("backend.overwritten",),
+    devices=("host",),
+)
 def races(subject: Subject) -> None:
     """In a whole engine every two accesses of which one is a write are ordered by stream or event.
 
@@ -74,7 +79,12 @@ def _racing(found: tuple[Race, ...], cell: str) -> Failure:
     )
 
 
-@check("backend", needs=("backend.votes", "backend.races"), devices=("host",))
+@check(
+    "backend",
+    needs=("backend.votes", "backend.races"),
+    after=("backend.padding", "backend.rows"),
+    devices=("host",),
+)
 def schedules(subject: Subject) -> None:
     """A whole engine gives the answers of its serial run, whichever stream goes on at each point.
 
