@@ -29,7 +29,6 @@ from warcore.testkit.subject import Subject
 from warcore.testkit.walk import quiet_torch
 from warcore.testkit.workload import REQUESTS, Workload
 
-
 FEW = REQUESTS[:4]
 """Enough for a row to be given to somebody else, and more than run at once."""
 

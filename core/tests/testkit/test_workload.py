@@ -1,0 +1,103 @@
+"""The kit's workload meets the hard cases, answers alike in every way, and leaks nothing."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from toys import Replaying
+
+from warcore import SharedReadEnds
+from warcore.options import NoOptions
+from warcore.testkit.cell import Shape
+from warcore.testkit.paged import Paged, paged
+from warcore.testkit.recorders import Recording, RecordingSegments
+from warcore.testkit.tinymodel import ALPHABET, EOS, Letters
+from warcore.testkit.walk import quiet_torch
+from warcore.testkit.workload import REQUESTS, Asked, Workload, with_options
+
+DOUBLE = Shape(dtype="float64")
+BACKEND = paged(SharedReadEnds.IN_REPLAY)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with quiet_torch():
+        yield
+
+
+def served(workload, host="inline", **fields):
+    with workload.engine(host, **fields) as engine:
+        return workload.serve(engine)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    with quiet_torch():
+        return served(Workload(DOUBLE, BACKEND))
+
+
+def test_requests_stop_end_abort_and_step_back(plain):
+    assert {answer.reason for answer in plain.answers} == {"stop", "length", "abort"}
+    assert plain.retracts
+    assert plain.error is None
+    assert any(len(asked.prompt) > Workload().config().prefill_chunk for asked in REQUESTS)
+
+
+@pytest.mark.parametrize("host", ["inline", "threads", "seeded:3"])
+@pytest.mark.parametrize("runner", ["none", Recording, RecordingSegments, Replaying])
+def test_every_way_gives_the_same_answers(plain, host, runner):
+    found = served(Workload(DOUBLE, BACKEND, runner), host)
+    assert found.answers == plain.answers
+    assert bool(found.replays) == (runner != "none")
+
+
+def test_the_normal_loop_gives_the_same_answers_to_who_is_not_aborted(plain):
+    found = served(Workload(DOUBLE, BACKEND), loop="normal")
+    for got, owed in zip(found.answers, plain.answers, strict=True):
+        assert got == owed or got.reason == owed.reason == "abort"
+
+
+@pytest.mark.parametrize("page", [1, 4, 16, 64])
+def test_nothing_is_leaked_whatever_the_pages(page):
+    found = served(Workload(attrs.evolve(DOUBLE, page_size=page), BACKEND))
+    assert found.leaked == (0, 0)
+    assert found.error is None
+
+
+def test_further_fields_reach_the_engine():
+    workload = Workload(DOUBLE, BACKEND, more={"max_running_requests": 1})
+    with workload.engine(mixed=True) as engine:
+        facts = engine.describe()
+    assert (facts["max_running_requests"], facts["mixed"]) == (1, True)
+
+
+class Failing(Paged):
+    def forward(self, q, k, v, layer, batch):
+        raise RuntimeError("planned")
+
+
+def test_a_step_that_fails_is_told():
+    found = served(Workload(DOUBLE, Failing, requests=(Asked("a", 2),)))
+    assert "planned" in found.error
+    assert found.leaked == (0, 0)
+
+
+@attrs.frozen
+class Options:
+    width: int = 1
+
+
+class Optioned(Paged):
+    Options = Options
+
+
+def test_options_that_are_parsed_already_reach_the_plugin():
+    with Workload(DOUBLE, with_options(Optioned, Options(7))).engine() as engine:
+        assert engine._assembly.runner._backend.ctx.options == Options(7)
+    assert with_options(Optioned, None) is Optioned
+    assert with_options(Optioned, NoOptions()).__name__ == "Optioned"
+
+
+def test_each_letter_is_a_token():
+    letters = Letters()
+    assert letters.decode([*letters.encode(ALPHABET), EOS]) == ALPHABET
