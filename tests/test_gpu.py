@@ -167,9 +167,9 @@ def test_the_fence_of_a_replay_is_the_ticket_of_its_marker(engines, runner, monk
     engine = engines(graph_runner=runner, dtype="float64")
     heard, told = [], ReadFence.offer
 
-    def offer(self, who, word, *, last):
+    def offer(self, who, word):
         heard.append(word)
-        told(self, who, word, last=last)
+        told(self, who, word)
 
     monkeypatch.setattr(ReadFence, "offer", offer)
     tokens(engine, prompts(1), SamplingParams(max_new_tokens=8, ignore_eos=True))

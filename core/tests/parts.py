@@ -54,15 +54,25 @@ def _word(value):
 # ---- engines -------------------------------------------------------------------------------------
 
 
-def engine(monkeypatch=None, *, algorithm=None, stagers=None, device=None, **config):
-    """An engine of toys. An algorithm, stagers or a device of the test's own need monkeypatch."""
-    given = {"algorithm": algorithm, "stagers": stagers, "device": device}
-    if any(given.values()):
-        assemble = partial(warcore.assembly.assemble, **given)
+def engine(monkeypatch=None, *, device=None, **config):
+    """An engine of toys. A device of the test's own needs monkeypatch."""
+    if device is not None:
+        assemble = partial(warcore.assembly.assemble, device=device)
         with monkeypatch.context() as patch:
             patch.setattr(warcore.assembly, "assemble", assemble)
             return Engine(configured(**config))
     return Engine(configured(**config))
+
+
+def built(plugin):
+    """A class whose only instance is `plugin`: what an engine builds is what the test made."""
+    kind = type(plugin)
+
+    def take(cls, ctx):
+        plugin.ctx = ctx
+        return plugin
+
+    return type(kind.__name__, (kind,), {"__new__": take, "__module__": kind.__module__})
 
 
 def configured(**config):
@@ -250,10 +260,10 @@ class LoggingFence(ReadFence):
         self.log = device.log
         self.offers = []
 
-    def offer(self, runner, offer, *, last):
+    def offer(self, runner, offer):
         self.offers.append(offer)
         self.log.append("offer_none" if offer.ticket is None else "offer")
-        super().offer(runner, offer, last=last)
+        super().offer(runner, offer)
 
 
 def runner_of(device, backend, *, model=None, scope=None, engine=None, **more):

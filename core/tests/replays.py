@@ -150,7 +150,7 @@ def replayed(kind, row, mode, lack, log):
         capture(device, stream, runner, [bucket_of(mode)], kind)
         log.clear()
         fence = LoggingFence(device, mode)
-        fence.own(runner)
+        fence.expect(runner, mode)
         runner.lend(fence)
         stream.submit(runner.execute, batch_of(mode, tokens=WIDTH[mode])).result()
         fence.close(device.event().record(stream))
@@ -191,9 +191,9 @@ class Keeping(ReadFence):
 
     offered = None
 
-    def offer(self, runner, offer, *, last):
+    def offer(self, runner, offer):
         self.offered = offer.ticket
-        super().offer(runner, offer, last=last)
+        super().offer(runner, offer)
 
 
 def check_position(kind, row, mode, lack):
@@ -208,7 +208,7 @@ def check_position(kind, row, mode, lack):
         forward, schedule = device.stream("forward"), device.stream("schedule")
         capture(device, forward, runner, [bucket_of(mode)], kind)
         fence = Keeping(device, mode)
-        fence.own(runner)
+        fence.expect(runner, mode)
         runner.lend(fence)
 
         def step():
@@ -271,7 +271,7 @@ def check_prefill_gates(kind):
         capture(device, stream, runner, [Bucket(ForwardMode.EXTEND, 1, 5, 64)], logged(kind, log))
         log.clear()
         fence = LoggingFence(device, batch.mode)
-        fence.own(runner)
+        fence.expect(runner, batch.mode)
         runner.lend(fence)
         stream.submit(runner.execute, batch).result()
     assert log == ["out_graph", "snapshot", "Event", "record", "offer", "replay"]

@@ -111,6 +111,7 @@ def expected(batch, bucket):
         "tree_mask": padded(batch.tree_mask, tokens, none)
         if bucket.mode is ForwardMode.TARGET_VERIFY
         else None,
+        "ahead": None,
     }
 
 

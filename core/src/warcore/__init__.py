@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from warcore.registry import find_plugins
     from warcore.runner import ModelRunner
     from warcore.sampling import SamplingParams
-    from warcore.spec import SpecAlgorithm, Stager
+    from warcore.spec import Accepted, Draft, DraftSpec, SpecAlgorithm, SpecContext
+    from warcore.stager import Stager, StagerContext
 
 _HOME = {
     # the words
@@ -41,6 +42,7 @@ _HOME = {
     "GraphKind": "contract",
     "ForwardBatch": "batch",
     "AttentionSpec": "backend",
+    "DraftSpec": "spec",
     "TensorSpec": "backend",
     "Layer": "model",
     "ModelInfo": "model",
@@ -48,7 +50,7 @@ _HOME = {
     "AttentionBackend": "backend",
     "GraphRunner": "graphs",
     "SpecAlgorithm": "spec",
-    "Stager": "spec",
+    "Stager": "stager",
     "ModelFamily": "model",
     "Model": "model",
     "Tokenizer": "model",
@@ -56,10 +58,14 @@ _HOME = {
     # you are given
     "BackendContext": "backend",
     "RunnerContext": "graphs",
+    "SpecContext": "spec",
+    "StagerContext": "stager",
+    "Accepted": "spec",
     "ModelContext": "model",
     "ModelRunner": "runner",
     # you return
     "Output": "model",
+    "Draft": "spec",
     "Bucket": "batch",
     "Event": "device.base",
     "Graph": "device.graph",
@@ -80,10 +86,13 @@ _HOME = {
 
 __version__ = "0.1.0"
 __all__ = [
+    "Accepted",
     "AttentionBackend",
     "AttentionSpec",
     "BackendContext",
     "Bucket",
+    "Draft",
+    "DraftSpec",
     "Engine",
     "EngineConfig",
     "Event",
@@ -109,7 +118,9 @@ __all__ = [
     "SamplingParams",
     "SharedReadEnds",
     "SpecAlgorithm",
+    "SpecContext",
     "Stager",
+    "StagerContext",
     "TensorSpec",
     "Tokenizer",
     "WarcoreError",

@@ -12,8 +12,9 @@ from warcore.backend import AttentionBackend, BackendContext
 from warcore.buckets import plan_buckets
 from warcore.capturing import capture_all
 from warcore.device import EventRing, open_device
+from warcore.draftrunners import build_drafting
 from warcore.errors import blame
-from warcore.hooks import read_engine_scope, read_scope
+from warcore.hooks import read_scope
 from warcore.kinds import refuse_what_cannot_be_captured, what_is_captured
 from warcore.launcher import Launcher
 from warcore.memory import kv_pool, plan_memory
@@ -21,13 +22,14 @@ from warcore.model import ModelContext
 from warcore.relay import Relay
 from warcore.runner import ModelRunner
 from warcore.scheduler import Limits, Scheduler, normal_loop, overlap_loop
+from warcore.scope import EngineScope
 from warcore.shared import SharedBuffers
 from warcore.statics import Statics
 from warcore.step import Step
 from warcore.wiring import choose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import torch
 
@@ -35,8 +37,7 @@ if TYPE_CHECKING:
     from warcore.config import EngineConfig
     from warcore.device import Device, Stream
     from warcore.model import Model
-    from warcore.scope import EngineScope, Scope
-    from warcore.spec import SpecAlgorithm
+    from warcore.scope import Scope
     from warcore.wiring import Choices
 
 log = logging.getLogger("warcore.assembly")
@@ -55,6 +56,8 @@ class Assembly:
     runner: ModelRunner
     loop: Callable[[Scheduler], None]
     """One iteration of the loop that the config names."""
+    wired: Wired
+    """What the plugins declared, the algorithm and the stagers included."""
 
     def describe(self) -> dict[str, Any]:
         """Facts for people and scripts."""
@@ -72,6 +75,10 @@ class Wired:
     forward: Stream
     shared: SharedBuffers
     backend: AttentionBackend
+    kv: list[dict[str, torch.Tensor]]
+    """kv[layer][name] of the target, the padding page included."""
+    pages: int
+    """Of every KV pool, without the padding page."""
     scope: Scope
     engine_scope: EngineScope
     buckets: tuple[Bucket, ...]
@@ -82,6 +89,7 @@ def describe(
     config: EngineConfig, device: Device, choices: Choices, limits: Limits
 ) -> dict[str, Any]:
     """What an engine is made of, and how large it is."""
+    speculation = choices.speculation
     return {
         "model": choices.ref,
         "backend": choices.backend_name,
@@ -96,6 +104,10 @@ def describe(
         "max_running_requests": limits.max_running,
         "prefill_chunk": limits.prefill_chunk,
         "mixed": limits.mixed,
+        "spec_algo": None if speculation is None else speculation.algorithm.name,
+        "spec_tokens": limits.drafted,
+        "spec_topk": 1 if speculation is None else speculation.spec.topk,
+        "stagers": [] if speculation is None else speculation.names[1:],
     }
 
 
@@ -104,8 +116,6 @@ def assemble(
     *,
     progress: Callable[[str, int, int], None] | None = None,
     device: Device | None = None,
-    algorithm: SpecAlgorithm | None = None,
-    stagers: Mapping[str, object] | None = None,
 ) -> Assembly:
     """Wire, load and connect what `config` names; the weights come last.
 
@@ -113,8 +123,8 @@ def assemble(
     """
     device = device or open_device(config.device, config.host)
     try:
-        wired = wire(config, device, algorithm, stagers)
-        assembly = connect(config, wired, _load_model(wired.choices, progress))
+        wired = wire(config, device)
+        assembly = connect(config, wired, load_model(wired.choices, progress))
         capture_all(wired, assembly.runner, progress)
         # Whatever was filled on the way here is there before the first step on any stream.
         device.synchronize()
@@ -127,8 +137,6 @@ def assemble(
 def wire(
     config: EngineConfig,
     device: Device,
-    algorithm: SpecAlgorithm | None = None,
-    stagers: Mapping[str, object] | None = None,
     *,
     runs: bool = True,
 ) -> Wired:
@@ -139,21 +147,23 @@ def wire(
     choices = choose(config, device)
     limits = Limits(
         max_running=config.max_running_requests,
-        max_context=choices.spec.max_context,
+        max_context=choices.context,
         page_size=choices.spec.page_size,
         pages=plan_memory(config, choices).pages,
         prefill_chunk=config.prefill_chunk,
         mixed=config.mixed,
+        drafted=0 if choices.speculation is None else choices.speculation.spec.num_tokens,
     )
     schedule, forward = device.stream("schedule"), device.stream("forward")
     shared = SharedBuffers(
         device,
         schedule,
         rows=limits.max_running,
-        context=limits.max_context,
+        context=choices.spec.max_context,
         page_size=limits.page_size,
     )
-    kv = kv_pool(choices, limits.pages if runs else 0)
+    pages = limits.pages if runs else 0
+    kv = kv_pool(choices.backend, choices.spec, len(choices.info.layers), pages)
     backend = _make_backend(choices, device, forward, shared, limits, kv=kv)
     wired = Wired(
         device=device,
@@ -163,8 +173,10 @@ def wire(
         forward=forward,
         shared=shared,
         backend=backend,
-        scope=read_scope(choices.backend_name, backend, algorithm),
-        engine_scope=read_engine_scope(algorithm, stagers),
+        kv=kv,
+        pages=pages,
+        scope=read_scope(choices.backend_name, backend),
+        engine_scope=EngineScope(),
         buckets=_buckets(config, choices, limits, backend),
     )
     refuse_what_cannot_be_captured(config, wired)
@@ -197,14 +209,20 @@ def connect(config: EngineConfig, wired: Wired, model: Model) -> Assembly:
         ring=EventRing(device, depth=2),
         prefill_read_done=config.prefill_read_done,
     )
+    speculation, drafting = wired.choices.speculation, None
+    state = None if speculation is None else speculation.relay
+    relay = Relay(limits.max_running, device.torch_device, state)
+    if speculation is not None:
+        drafting, wired = build_drafting(config, wired, runner, model, relay)
     step = Step(
         device,
         runner,
         wired.engine_scope,
         tables=wired.shared.tables,
-        relay=Relay(limits.max_running, device.torch_device),
+        relay=relay,
         done=EventRing(device, depth=2),
-        max_tokens=limits.prefill_chunk + limits.max_running,
+        max_tokens=limits.max_tokens,
+        drafting=drafting,
     )
     launcher = Launcher(
         device,
@@ -213,13 +231,15 @@ def connect(config: EngineConfig, wired: Wired, model: Model) -> Assembly:
         shared=wired.shared,
         step=step,
         forced_coarse=config.fence == "coarse",
+        drafted=None if speculation is None else limits.drafted,
     )
     scheduler = Scheduler(launcher, limits, wired.shared.place)
     loop = overlap_loop if config.loop == "overlap" else normal_loop
-    return Assembly(config, device, model, wired.choices, limits, scheduler, runner, loop)
+    return Assembly(config, device, model, wired.choices, limits, scheduler, runner, loop, wired)
 
 
-def _load_model(choices: Choices, progress: Callable[[str, int, int], None] | None) -> Model:
+def load_model(choices: Choices, progress: Callable[[str, int, int], None] | None = None) -> Model:
+    """The target's weights."""
     spec = choices.spec
     weights = None if progress is None else partial(progress, "weights")
     context = ModelContext(spec.device, spec.dtype, choices.model_options, weights)
@@ -241,7 +261,7 @@ def _make_backend(
     context = BackendContext(
         spec=choices.spec,
         max_batch=limits.max_running,
-        max_tokens=limits.prefill_chunk + limits.max_running,
+        max_tokens=limits.max_tokens,
         shared=shared.tables,
         kv=kv,
         graph=choices.graph,

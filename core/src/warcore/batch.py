@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from warcore.errors import WiringError
+
 if TYPE_CHECKING:
     import torch
 
@@ -80,3 +82,26 @@ class ForwardBatch:
     """[T, K+1] bool, which drafted tokens each token sees."""
     bucket: Bucket | None = None
     """The captured step that this batch is the static view of; None: the step runs eagerly."""
+    ahead: torch.Tensor | None = None
+    """[B, N] i64, the KV slots of each request's positions from its token's on; in the batches of
+    a draft only. Slot 0 where a request has no more of its own."""
+
+    def after(self, tokens: torch.Tensor) -> ForwardBatch:
+        """The DECODE batch of the next position, with `tokens` [B] i64; of a draft's batch only.
+
+        WiringError beyond the last position that may be drafted.
+        """
+        if self.ahead is None or self.ahead.shape[1] < 2:
+            raise WiringError(
+                "a draft goes on beyond the last position that it may draft",
+                next="execute batch, then batch.after(tokens) at most num_tokens times",
+            )
+        return attrs.evolve(
+            self,
+            tokens=tokens,
+            seq_lens=self.seq_lens + 1,
+            positions=self.positions + 1,
+            out_slots=self.ahead[:, 1],
+            max_seq_len=self.max_seq_len + 1,
+            ahead=self.ahead[:, 1:],
+        )

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from warcore.backend import AttentionBackend
     from warcore.graphs import GraphRunner
     from warcore.model import ModelFamily
+    from warcore.spec import SpecAlgorithm
+    from warcore.stager import Stager
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 
@@ -55,6 +57,15 @@ def _plugin(_: object, field: attrs.Attribute[Any], value: object) -> None:
         )
 
 
+def _plugins(_: object, field: attrs.Attribute[Any], value: object) -> None:
+    for each in value:  # type: ignore[attr-defined]
+        if not ((isinstance(each, str) and each) or isinstance(each, type)):
+            raise ConfigError(
+                f"{field.name}={value!r}: {each!r} is neither a name nor a class",
+                next="warcore list-plugins --kind stager",
+            )
+
+
 def _names(_: object, field: attrs.Attribute[Any], value: object) -> None:
     if not all(isinstance(name, str) for name in value):  # type: ignore[attr-defined]
         raise ConfigError(f"{field.name}={value!r}", next="give names of plugins")
@@ -62,7 +73,8 @@ def _names(_: object, field: attrs.Attribute[Any], value: object) -> None:
 
 def _several(value: Any) -> Any:
     """One name is a list of one; what is no list at all is left to the validator."""
-    return (value,) if isinstance(value, str) or not hasattr(value, "__iter__") else tuple(value)
+    one = isinstance(value, (str, type)) or not hasattr(value, "__iter__")
+    return (value,) if one else tuple(value)
 
 
 def _listed(value: Any) -> Any:
@@ -115,6 +127,16 @@ class EngineConfig:
     graph_positions: int | None = attrs.field(default=None, validator=_at_least(1))
     """Capture no step that attends to more positions, over all its rows; None: 1024 on a CPU,
     any number elsewhere. Longer steps run eagerly."""
+    spec_algo: str | type[SpecAlgorithm] | None = attrs.field(default=None, validator=_plugin)
+    """The speculative algorithm: a registered name or a class of your own; None: none."""
+    spec_tokens: int | None = attrs.field(default=None, validator=_at_least(1))
+    """Tokens that it drafts for each request and step; None: its own default."""
+    spec_topk: int = attrs.field(default=1, validator=_at_least(1))
+    """Alternatives at each position; 1: a chain."""
+    stagers: Sequence[str | type[Stager]] = attrs.field(
+        default=(), converter=_several, validator=_plugins
+    )
+    """Stagers for it: registered names or classes of your own."""
     dtype: str = attrs.field(default="bfloat16", validator=_one_of(*DTYPES))
     device: str = attrs.field(default="auto", validator=_is(str, "text"))
     """auto, host or cuda."""
@@ -148,3 +170,11 @@ class EngineConfig:
                 "fence='coarse' with loop='normal': the normal loop has no fence",
                 next="loop='overlap', or leave the fence out",
             )
+        alone = {"spec_tokens": self.spec_tokens, "stagers": self.stagers}
+        if self.spec_topk > 1:
+            alone["spec_topk"] = self.spec_topk
+        for name, value in alone.items():
+            if value and self.spec_algo is None:
+                raise ConfigError(
+                    f"{name}={value!r} without a speculative algorithm", next="name spec_algo"
+                )

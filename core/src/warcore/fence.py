@@ -111,7 +111,7 @@ class Offer:
 class ReadFence:
     """The fence of one launch.
 
-    Written on the forward stream (`own`, `give_up`, `offer`, `close`), consumed by work on the
+    Written on the forward stream (`expect`, `give_up`, `offer`, `close`), consumed by work on the
     schedule stream (`wait`). On a host device those are two threads: the lock makes the change of
     a ticket and its consumption one step each, and the latch orders settling before waiting.
     Nothing of the device is called under the lock: a seeded device may pass the turn there.
@@ -127,7 +127,7 @@ class ReadFence:
         self.settled_by: int | None = None
         """Which offer settled, counted from 0; None while nothing has."""
         self._given_up = forced_coarse
-        self._owner: object = None
+        self._expected: tuple[object, ForwardMode] = (None, mode)
         self._offers = 0
         self._owner_offered = False
         self._held: Offer | None = None
@@ -140,25 +140,31 @@ class ReadFence:
         """Whether the owner's last phase has spoken, with a ticket or without."""
         return self.settled_by is not None
 
-    def own(self, runner: object) -> None:
-        """Name the runner whose last phase settles; before the first phase."""
-        self._owner = runner
+    def expect(self, runner: object, mode: ForwardMode) -> None:
+        """Name the phase that settles: the one that `runner` executes in `mode`.
+
+        Before the first phase; by default nobody's. It runs once in a step.
+        """
+        self._expected = runner, mode
+
+    def expects(self, runner: object, mode: ForwardMode) -> bool:
+        """Whether that phase settles."""
+        return self._expected[0] is runner and self._expected[1] is mode
 
     def give_up(self, reason: FenceReason, detail: str = "") -> None:
         """Make the step coarse whatever is offered later. The first reason stays."""
         if not self._given_up:
             self.reason, self.detail, self._given_up = reason, detail, True
 
-    def offer(self, runner: object, offer: Offer, *, last: bool) -> None:
-        """Hear a runner. Only the last phase of the owner settles; every other word is superseded.
+    def offer(self, runner: object, offer: Offer) -> None:
+        """Hear a runner. Only the expected phase settles; every other word is superseded.
 
-        last: whether this is the runner's last phase in this step. DeviceError if a launch is
-        settled twice: the next write may have passed the first ticket already.
+        DeviceError if a launch is settled twice: the next write may have passed the first ticket
+        already.
         """
         index, self._offers = self._offers, self._offers + 1
-        owner = runner is self._owner
-        self._owner_offered = self._owner_offered or owner
-        if self._given_up or not (owner and last):
+        self._owner_offered = self._owner_offered or self._expected[0] is runner
+        if self._given_up or not self.expects(runner, offer.mode):
             offer.discard()
             return
         if self.settled:

@@ -53,11 +53,16 @@ class _Hooks(pluggy.PluginManager):
         }
 
 
-def read_scope(backend_name: str, backend: AttentionBackend, algorithm: Any = None) -> Scope:
+def read_scope(
+    backend_name: str,
+    backend: AttentionBackend,
+    algorithm: SpecAlgorithm | None = None,
+    algorithm_name: str = "",
+) -> Scope:
     """Ask a runner's readers, once. WiringError for a bad vote, a misspelt or misplaced hook."""
-    plugins = {f"backend:{backend_name}": backend}
+    plugins: dict[str, object] = {f"backend:{backend_name}": backend}
     if algorithm is not None:
-        plugins[f"spec_algo:{type(algorithm).__name__}"] = algorithm
+        plugins[f"spec_algo:{algorithm_name or type(algorithm).__name__}"] = algorithm
     hooks = read_hooks(plugins)
     snapshots = {hook.plugin: hook for hook in hooks["prepare_prefill_shared_read_snapshot"]}
     voters = {hook.plugin: hook for hook in hooks["shared_read_ends"]}
@@ -70,11 +75,13 @@ def read_scope(backend_name: str, backend: AttentionBackend, algorithm: Any = No
 
 
 def read_engine_scope(
-    algorithm: SpecAlgorithm | None = None, stagers: Mapping[str, object] | None = None
+    algorithm: SpecAlgorithm | None = None,
+    stagers: Mapping[str, object] | None = None,
+    algorithm_name: str = "",
 ) -> EngineScope:
     """Ask the algorithm and the stagers, once."""
     plugins: dict[str, object] = {f"stager:{name}": s for name, s in (stagers or {}).items()}
-    own = "" if algorithm is None else f"spec_algo:{type(algorithm).__name__}"
+    own = "" if algorithm is None else f"spec_algo:{algorithm_name or type(algorithm).__name__}"
     if algorithm is not None:
         plugins[own] = algorithm
     hooks = read_hooks(plugins)

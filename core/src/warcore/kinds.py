@@ -157,7 +157,8 @@ def _most_positions(config: EngineConfig) -> int:
 def kinds_of_step(wired: Wired) -> Iterator[StepKind]:
     """In the order in which a person meets them: prefill, decode, and mixed if they are."""
     mixed = [ForwardMode.MIXED] if wired.limits.mixed else []
-    for mode in (ForwardMode.EXTEND, ForwardMode.DECODE, *mixed):
+    decodes = ForwardMode.TARGET_VERIFY if wired.limits.drafted else ForwardMode.DECODE
+    for mode in (ForwardMode.EXTEND, decodes, *mixed):
         buckets = [bucket for bucket in wired.buckets if bucket.mode is mode]
         if not buckets:
             yield StepKind(mode, "eager", ALL)

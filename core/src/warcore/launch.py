@@ -30,6 +30,20 @@ class Entry:
     """At most so many tokens are in the sequence after the step."""
     samples: bool
     """Whether its sampled token counts: True unless it is a chunk that is not the last."""
+    drafted: int = 0
+    """So many tokens more than one it may bring, at most."""
+    end: int = 0
+    """Positions for which it has slots; 0 where nothing is drafted."""
+
+
+@attrs.frozen
+class Found:
+    """What a step found out for one entry."""
+
+    tokens: list[int]
+    """What follows, at least one."""
+    drafted: int = 0
+    """Of how many drafted tokens all but the last of them were taken."""
 
 
 @attrs.frozen(eq=False)
@@ -47,6 +61,10 @@ class StepInputs:
     """[B] i64, new tokens of each request; None in a decode step."""
     tokens: torch.Tensor | None
     """[T] i64; None in a decode step."""
+    ends: torch.Tensor | None = None
+    """[B] i64, positions of each request that have a slot of its own; None without drafts."""
+    follows: torch.Tensor | None = None
+    """[B] i64, the prompt's token after each chunk, or -1; None unless an algorithm wants it."""
 
 
 @attrs.define(eq=False)
@@ -68,7 +86,8 @@ class Launch:
     """None in the normal loop, which has no fence."""
     pending: Pending | None = None
     result: torch.Tensor | None = None
-    """[B] i64 host memory: the sampled tokens, valid once `copied` is reached."""
+    """Host memory, valid once `copied` is reached: [B] i64, the sampled tokens; of a step with
+    drafts [B, K + 3] i64, as `Drafting.step` gives it."""
     copied: Ticket | None = None
     keep: object = None
     """The step's batch and outputs, kept alive until it is collected."""

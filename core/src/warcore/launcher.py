@@ -6,13 +6,17 @@ import logging
 from array import array
 from typing import TYPE_CHECKING
 
+import attrs
+
 from warcore.contract import ForwardMode
 from warcore.fence import FenceCounters, ReadFence
-from warcore.launch import Launch, StepInputs
+from warcore.launch import Found, Launch, StepInputs
 from warcore.sampling import SamplingBatch
 from warcore.staging import Block, StagingRing
 
 if TYPE_CHECKING:
+    import torch
+
     from warcore.device import Device, Pending, Stream
     from warcore.launch import Entry
     from warcore.shared import SharedBuffers
@@ -39,7 +43,9 @@ class Launcher:
         shared: SharedBuffers,
         step: Step,
         forced_coarse: bool = False,
+        drafted: int | None = None,
     ) -> None:
+        """drafted: tokens drafted for each request and step; None: nobody drafts."""
         self.counters = FenceCounters()
         self._device = device
         self._schedule = schedule
@@ -47,11 +53,12 @@ class Launcher:
         self._shared = shared
         self._step = step
         self._forced_coarse = forced_coarse
+        self._drafted = drafted
         self._writes: list[Pending] = []
         """Schedule-stream work that the next launch stands on."""
         self._staging = StagingRing(device, schedule, submitted=self._writes.append)
         self._prepared = device.event()
-        self._decode_of: list[tuple[int, int]] = []
+        self._decode_of: list[tuple[int, int, int]] = []
         self._decode_inputs: tuple[StepInputs, SamplingBatch] | None = None
 
     @property
@@ -66,8 +73,8 @@ class Launcher:
 
         owed: (places, pages) that the table must name before this step.
         """
-        mode = _mode(entries)
-        words = (SAMPLING_COLUMNS + 3) * len(entries) + 2 * len(owed[0])
+        mode = self._mode(entries)
+        words = (SAMPLING_COLUMNS + 4) * len(entries) + 2 * len(owed[0])
         words += sum(entry.tokens for entry in entries)
         block = Block(words, self._device)
         places, pages = map(block.integers, owed)
@@ -83,7 +90,7 @@ class Launcher:
             sampling=sampling,
             writes=self._writes.copy(),
             block=block.tensor,
-            result=self._device.host_buffer(len(entries), block.tensor.dtype),
+            result=self._results(mode, len(entries), block.tensor.dtype),
         )
         self._writes.clear()
         if fenced:
@@ -97,8 +104,8 @@ class Launcher:
         assert launch.fence is not None
         self._writes.append(self._schedule.submit(launch.fence.wait, self._schedule))
 
-    def collect(self, launch: Launch) -> list[int] | None:
-        """Wait for the launch's results: a token for each entry; None if the step failed.
+    def collect(self, launch: Launch) -> list[Found] | None:
+        """Wait for the launch's results: what came of each entry; None if the step failed.
 
         Raises what a schedule-stream write raised: the tables cannot be trusted any more.
         """
@@ -116,29 +123,56 @@ class Launcher:
             log.error("a step of %d requests failed", len(launch.entries), exc_info=launch.error)
             return None
         assert launch.result is not None
-        tokens: list[int] = launch.result.tolist()
-        return tokens
+        found = launch.result.tolist()
+        if launch.mode is ForwardMode.TARGET_VERIFY:
+            return [Found(row[2 : 2 + row[0]], row[1]) for row in found]
+        return [Found([token]) for token in found]
 
     def _inputs(
         self, mode: ForwardMode, entries: list[Entry], block: Block
     ) -> tuple[StepInputs, SamplingBatch]:
-        if mode is not ForwardMode.DECODE:
-            return _extend_inputs(entries, block), _sampling(entries, block)
+        if mode.is_prefill:
+            inputs = _extend_inputs(entries, block)
+            if self._drafted is not None:
+                inputs = attrs.evolve(inputs, follows=_follows(entries, block))
+            return inputs, _sampling(entries, block)
         # The same requests decode step after step: what describes them crosses once.
-        of = [(entry.request.id, entry.row) for entry in entries]
+        of = [(entry.request.id, entry.row, entry.end) for entry in entries]
         if self._decode_inputs is None or of != self._decode_of:
             rows = block.integers([entry.row for entry in entries])
             inputs = StepInputs(rows, None, None, None)
+            if self._drafted is not None:
+                inputs = attrs.evolve(inputs, ends=block.integers([e.end for e in entries]))
             self._decode_of, self._decode_inputs = of, (inputs, _sampling(entries, block))
         return self._decode_inputs
 
+    def _mode(self, entries: list[Entry]) -> ForwardMode:
+        """If every request goes on by a token from the relay, a decode; MIXED if only some do.
 
-def _mode(entries: list[Entry]) -> ForwardMode:
-    """DECODE if every request goes on by a token from the relay; MIXED if only some do."""
-    decodes = [entry.start is None for entry in entries]
-    if all(decodes):
-        return ForwardMode.DECODE
-    return ForwardMode.MIXED if any(decodes) else ForwardMode.EXTEND
+        Nothing is drafted in a mixed step.
+        """
+        decodes = [entry.start is None for entry in entries]
+        if all(decodes):
+            return ForwardMode.DECODE if self._drafted is None else ForwardMode.TARGET_VERIFY
+        return ForwardMode.MIXED if any(decodes) else ForwardMode.EXTEND
+
+    def _results(self, mode: ForwardMode, size: int, dtype: torch.dtype) -> torch.Tensor:
+        """Host memory for what a step finds out."""
+        if mode is not ForwardMode.TARGET_VERIFY:
+            return self._device.host_buffer(size, dtype)
+        assert self._drafted is not None
+        width = self._drafted + 3
+        return self._device.host_buffer(size * width, dtype).view(size, width)
+
+
+def _follows(entries: list[Entry], block: Block) -> torch.Tensor:
+    """[B] i64: the prompt's token behind each chunk; -1 where a sampled one follows."""
+    follows = []
+    for entry in entries:
+        end = None if entry.start is None else entry.start + entry.tokens
+        ids = entry.request.prefill_ids
+        follows.append(-1 if end is None or end >= len(ids) else ids[end])
+    return block.integers(follows)
 
 
 def _extend_inputs(entries: list[Entry], block: Block) -> StepInputs:

@@ -14,6 +14,7 @@ from warcore.pools import pages_for
 if TYPE_CHECKING:
     import torch
 
+    from warcore.backend import AttentionBackend, AttentionSpec
     from warcore.config import EngineConfig
     from warcore.wiring import Choices
 
@@ -127,7 +128,9 @@ def _gib(count: int) -> str:
     return f"{count / 2**30:.2f} GiB"
 
 
-def kv_pool(choices: Choices, pages: int) -> list[dict[str, torch.Tensor]]:
+def kv_pool(
+    backend: type[AttentionBackend], spec: AttentionSpec, layers: int, pages: int
+) -> list[dict[str, torch.Tensor]]:
     """kv[layer][name]: [pages + 1, *shape]; page 0 is the padding page.
 
     The other pages hold anything until their owner writes them: not touching them here leaves
@@ -135,15 +138,13 @@ def kv_pool(choices: Choices, pages: int) -> list[dict[str, torch.Tensor]]:
     """
     import torch
 
-    specs = choices.backend.kv_cache(choices.spec)
+    specs = backend.kv_cache(spec)
     pool = [
         {
-            name: torch.empty(
-                (pages + 1, *spec.shape), dtype=spec.dtype, device=choices.spec.device
-            )
-            for name, spec in specs.items()
+            name: torch.empty((pages + 1, *each.shape), dtype=each.dtype, device=spec.device)
+            for name, each in specs.items()
         }
-        for _ in choices.info.layers
+        for _ in range(layers)
     ]
     for layer in pool:
         for memory in layer.values():

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from warcore.device import Device
     from warcore.forecast import PlannedFence
     from warcore.kinds import PlannedGraphs
-    from warcore.spec import SpecAlgorithm
 
 
 @attrs.frozen
@@ -58,19 +57,23 @@ class FencePlan:
         config: EngineConfig,
         *,
         device: Device | None = None,
-        algorithm: SpecAlgorithm | None = None,
-        stagers: Mapping[str, object] | None = None,
     ) -> FencePlan:
-        """What an engine of `config` will do. Loads no weights, captures nothing.
+        """What an engine of `config` will do. Captures nothing.
+
+        Loads no weights, unless an algorithm drafts: who reads last in its steps only it can say,
+        and it is built around a model.
 
         device: an open one, in place of what the config names; it is closed.
         WarcoreError, as from Engine, if something is not there, broken or does not fit.
         """
-        from warcore.assembly import wire
+        from warcore.assembly import connect, load_model, wire
         from warcore.device import open_device
 
         with device or open_device(config.device, config.host) as opened:
-            return _plan(config, wire(config, opened, algorithm, stagers, runs=False))
+            wired = wire(config, opened, runs=False)
+            if wired.choices.speculation is not None:
+                wired = connect(config, wired, load_model(wired.choices)).wired
+            return _plan(config, wired)
 
 
 def _plan(config: EngineConfig, wired: Wired) -> FencePlan:

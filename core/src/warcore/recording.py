@@ -29,6 +29,8 @@ class RecordedStep:
     def __init__(self, device: Device, model: Model, backend: AttentionBackend) -> None:
         self.view: ForwardBatch | None = None
         """The static view of the step that is captured or replayed now."""
+        self.hidden_layers: tuple[int, ...] = ()
+        """Layers whose outputs the step gives too."""
         self._device = device
         self._model = model
         self._backend = backend
@@ -77,7 +79,7 @@ class RecordedStep:
                 return backend.forward(q, k, v, layer, batch)
             return at_attend(partial(self._attend_between, q, k, v, layer))
 
-        return self._model.forward(batch, attend)
+        return self._model.forward(batch, attend, self.hidden_layers)
 
     def _attend_between(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Layer

@@ -28,7 +28,7 @@ _BASES: Final[dict[Kind, tuple[str, str]]] = {
     "backend": ("warcore.backend", "AttentionBackend"),
     "graph_runner": ("warcore.graphs", "GraphRunner"),
     "spec_algo": ("warcore.spec", "SpecAlgorithm"),
-    "stager": ("warcore.spec", "Stager"),
+    "stager": ("warcore.stager", "Stager"),
     "model": ("warcore.model", "ModelFamily"),
 }
 

@@ -53,7 +53,13 @@ class Request:
     prefilled: int = 0
     """How many of them have been launched."""
     pending: int = 0
-    """Launches whose sampled token the host does not have yet."""
+    """Launches whose tokens the host does not have yet; each brings at least one."""
+    slack: int = 0
+    """So many tokens more they may bring, at most."""
+    drafted: int = 0
+    """Tokens that were drafted for it, and judged."""
+    accepted: int = 0
+    """How many of them stood."""
     shown: int = 0
     """Characters of its text that were reported."""
     finish_reason: FinishReason | None = None
@@ -110,17 +116,17 @@ class Request:
 
     @property
     def sampled(self) -> int:
-        """Tokens produced, those on their way included."""
+        """Tokens produced, those on their way included; at least so many, if some are drafted."""
         return len(self.output_ids) + self.pending
 
     @property
     def written(self) -> int:
-        """Tokens whose keys and values are computed or on their way."""
+        """Tokens whose keys and values are computed or on their way; at most so many."""
         # Spelt out, since every running request is asked at every step.
         if self.prefilled < len(self.prefill_ids):
             return self.prefilled
         # The newest token is sampled, but it is computed only by the step that takes it as input.
-        return len(self.prompt_ids) + len(self.output_ids) + self.pending - 1
+        return len(self.prompt_ids) + len(self.output_ids) + self.pending + self.slack - 1
 
     def start(self, row: int) -> None:
         """Admitted: a fresh attempt from the settled tokens, in `row`."""

@@ -57,6 +57,14 @@ class ModelRunner:
         self._prefill_read_done = prefill_read_done
         self._fence: ReadFence | None = None
 
+    def join(self, engine: EngineScope, scope: Scope | None = None) -> None:
+        """Learn what an algorithm and its stagers declared, before the first step.
+
+        scope: the readers of this runner, with the algorithm among them; None: as before.
+        """
+        self._engine = engine
+        self._scope = scope or self._scope
+
     def lend(self, fence: ReadFence | None) -> None:
         """The fence that this runner's phases offer to until the next call; None: nobody asks."""
         self._fence = fence
@@ -135,7 +143,7 @@ class ModelRunner:
         if ends is SharedReadEnds.UNKNOWN:
             self._offer_undeclared(mode)
         self._device.phase("replay")
-        if ends is SharedReadEnds.IN_REPLAY and self._listener is not None:
+        if ends is SharedReadEnds.IN_REPLAY and self._listener(mode) is not None:
             assert marker is not None
             output = self._replay_past(marker, batch, bucket)
         else:
@@ -171,7 +179,7 @@ class ModelRunner:
 
     def _publish_prefill(self, batch: ForwardBatch, num_qo_tokens: int) -> None:
         """Only the target's gates settle the fence of a prefill step."""
-        if self._listener is None:
+        if self._listener(batch.mode) is None:
             return
         self._device.phase("gates")
         reason, detail = prefill_gates(
@@ -182,15 +190,15 @@ class ModelRunner:
         else:
             self._offer(Offer(batch.mode, None, reason, detail))
 
-    @property
-    def _listener(self) -> ReadFence | None:
-        """Who hears this runner's offers: in a prefill step only the target's gates speak."""
+    def _listener(self, mode: ForwardMode) -> ReadFence | None:
+        """Who hears what this runner offers; a prefill step's fence hears the target's gates only."""
         fence = self._fence
-        silent = fence is not None and fence.prefill and self._role != "target"
-        return None if silent else fence
+        if fence is not None and fence.prefill and not fence.expects(self, mode):
+            return None
+        return fence
 
     def _record_and_offer(self, mode: ForwardMode) -> None:
-        if self._listener is not None:
+        if self._listener(mode) is not None:
             ticket, release = self._ring.record(), self._ring.release
             self._offer(Offer(mode, ticket, FenceReason.FINE, release=release))
 
@@ -202,10 +210,6 @@ class ModelRunner:
         self._offer(Offer(mode, None, FenceReason.UNDECLARED, self._scope.latest[mode]))
 
     def _offer(self, offer: Offer) -> None:
-        fence = self._listener
+        fence = self._listener(offer.mode)
         if fence is not None:
-            fence.offer(self, offer, last=self._is_last_phase(offer.mode))
-
-    def _is_last_phase(self, mode: ForwardMode) -> bool:
-        """A target has one phase a step; a draft drafts first, and its draft-extend is the last."""
-        return self._role == "target" or mode is ForwardMode.DRAFT_EXTEND
+            fence.offer(self, offer)

@@ -159,6 +159,23 @@ class SamplingBatch:
             min_p=column([float(p.min_p) for p in params], 0.0, torch.float32),
         )
 
+    def repeated(self, count: int) -> SamplingBatch:
+        """Every row `count` times in a row, for as many logits of each request."""
+        if self.temperature is None:
+            return self
+
+        def each(column: torch.Tensor | None) -> torch.Tensor | None:
+            return None if column is None else column.repeat_interleave(count)
+
+        return attrs.evolve(
+            self,
+            temperature=each(self.temperature),
+            seed=each(self.seed),
+            top_k=each(self.top_k),
+            top_p=each(self.top_p),
+            min_p=each(self.min_p),
+        )
+
 
 def sample(logits: torch.Tensor, batch: SamplingBatch, positions: torch.Tensor) -> torch.Tensor:
     """The next token of each row: logits [B, vocab], positions [B] integers -> [B] i64.
@@ -177,21 +194,38 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, positions: torch.Tensor) 
     if batch.temperature is None or batch.seed is None:
         # Not argmax: on a CPU in bfloat16 that takes four times as long for the same answer.
         return likeliest
+    drawn = draw(probabilities(logits, batch), batch.seed, positions)
+    return torch.where(batch.temperature == 0, likeliest, drawn)
+
+
+def probabilities(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+    """What each row draws from, up to a factor: [B, vocab] in float32, or float64 if logits are.
+
+    Meaningless for rows of temperature 0. The batch has rows that draw.
+    """
+    import torch
+
+    assert batch.temperature is not None
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    greedy = batch.temperature == 0
-    scale = batch.temperature.masked_fill(greedy, 1.0).to(dtype)
+    scale = batch.temperature.masked_fill(batch.temperature == 0, 1.0).to(dtype)
     scores = logits.to(dtype)
     # The maximum goes first: a tiny temperature then gives -inf, never inf - inf.
     probs = ((scores - scores.amax(-1, keepdim=True)) / scale[:, None]).softmax(dim=-1)
-    cdf = _filtered(probs, batch).cumsum(dim=-1)
+    return _filtered(probs, batch)
+
+
+def draw(probs: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """One token of each row, [B] i64, by inverse CDF: probs [B, vocab] need not add up to 1."""
+    import torch
+
+    cdf = probs.cumsum(dim=-1)
     total = cdf[:, -1:]
-    target = uniform(batch.seed, positions, dtype)[:, None] * total
+    target = uniform(seeds, positions, probs.dtype)[:, None] * total
     # Below the total even after rounding, so that the token found has a probability.
     target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
     drawn = torch.searchsorted(cdf, target, right=True).squeeze(1)
     # NOTE: logits that are no numbers find no token; an id out of range would fail everybody.
-    drawn = drawn.clamp(max=logits.shape[1] - 1)
-    return torch.where(greedy, likeliest, drawn)
+    return drawn.clamp(max=probs.shape[1] - 1)
 
 
 def _filtered(probs: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import attrs
 
 from warcore.launch import Entry
-from warcore.pools import Pages, Pool
+from warcore.pools import Pages, Pool, pages_for
 from warcore.request import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from warcore.launch import Launch
+    from warcore.launch import Found, Launch
     from warcore.launcher import Launcher
     from warcore.request import Request
 
@@ -60,11 +60,19 @@ class Limits:
     """Prompt tokens per step, over all requests."""
     mixed: bool = False
     """Whether a step may hold prefill chunks and decodes; such a step has a coarse fence."""
+    drafted: int = 0
+    """Tokens that are drafted for each request and step."""
 
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence that can run: context and pool hold it."""
         return min(self.max_context, self.pages * self.page_size)
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of the largest step."""
+        verify = self.max_running * (self.drafted + 1)
+        return max(self.prefill_chunk + self.max_running, verify)
 
 
 class Scheduler:
@@ -87,6 +95,7 @@ class Scheduler:
         self.news: list[Request] = []
         """Requests that finished, and streaming ones that got a token, since the engine looked."""
         self.launcher = launcher
+        self._step_pages = pages_for(1 + limits.drafted, limits.page_size)
 
     @property
     def has_work(self) -> bool:
@@ -137,14 +146,14 @@ class Scheduler:
 
     def collect(self, launch: Launch) -> None:
         """Wait for the launch's results and settle them; its requests fail if the step did."""
-        tokens = self.launcher.collect(launch)
-        if tokens is None:
+        found = self.launcher.collect(launch)
+        if found is None:
             for entry in launch.entries:
                 self.end(entry.request, FinishReason.ERROR, launch.error)
             return
-        for entry, token in zip(launch.entries, tokens, strict=True):
+        for entry, each in zip(launch.entries, found, strict=True):
             if entry.samples and not entry.request.finished:
-                self._settle(entry.request, token)
+                self._settle(entry, each)
 
     # ---- who runs ----
 
@@ -177,8 +186,8 @@ class Scheduler:
         if request.pending:
             return False  # just retracted: its last token is still on its way
         need = self.pages.lacks(request, len(request.prompt_ids) + len(request.output_ids))
-        # One page of headroom for every running request, or the newcomer is retracted at once.
-        if len(self.pages) < need + len(self.running):
+        # Headroom for the next step of every running request, or the newcomer is retracted at once.
+        if len(self.pages) < need + len(self.running) * self._step_pages:
             return False
         self.waiting.popleft()
         request.start(self.rows.allocate()[0])
@@ -187,10 +196,12 @@ class Scheduler:
         return True
 
     def _decodes(self) -> list[Entry]:
-        """One token for every running request whose prefill has been launched."""
-        size = self.limits.page_size
+        """One token, or what is drafted too, for every request whose prefill has been launched."""
+        size, drafted = self.limits.page_size, self.limits.drafted
         decoding = [request for request in self.running if not request.prefilling]
-        full = [r for r in decoding if r.written >= len(r.pages) * size]
+        full = [
+            r for r in decoding if r.written + drafted >= len(r.pages) * size and self._lacks(r) > 0
+        ]
         for request in full:
             self._make_room(request)
         if full:  # which may have cost some of them their place
@@ -199,18 +210,31 @@ class Scheduler:
 
     def _decode(self, request: Request) -> Entry:
         request.pending += 1
-        return Entry(request, request.row, None, 1, request.written, samples=True)
+        drafted = self.limits.drafted
+        if not drafted:
+            return Entry(request, request.row, None, 1, request.written, samples=True)
+        request.slack += drafted
+        # Nothing is accepted beyond `end`, so that no sequence can be longer than `bound`.
+        end = min(len(request.pages) * self.limits.page_size, request.most_tokens)
+        bound = min(request.written, request.most_tokens + 1 + drafted)
+        return Entry(request, request.row, None, 1, bound, True, drafted, end)
+
+    def _lacks(self, request: Request) -> int:
+        """Pages for the tokens of its next step; none for drafts beyond its own end."""
+        most = min(request.written + 1 + self.limits.drafted, request.most_tokens)
+        return self.pages.lacks(request, most)
 
     def _make_room(self, request: Request) -> None:
-        """A page for the next token of `request`, at the cost of the newest ones if need be."""
+        """Pages for the next step of `request`, at the cost of the newest ones if need be."""
         if not request.row:
             return  # it was the cost of another one's
-        while not len(self.pages):
+        need = self._lacks(request)
+        while len(self.pages) < need:
             newest = self.running[-1]
             self._retract(newest)
             if newest is request:
                 return
-        self.pages.grow(request, 1)
+        self.pages.grow(request, need)
 
     def _retract(self, request: Request) -> None:
         """Step back to the head of the queue. A token on its way still counts when it arrives."""
@@ -229,11 +253,18 @@ class Scheduler:
         self.rows.free([request.row])
         request.row = 0
 
-    def _settle(self, request: Request, token: int) -> None:
+    def _settle(self, entry: Entry, found: Found) -> None:
+        request = entry.request
         request.pending -= 1
-        self.tokens += 1
+        request.slack -= entry.drafted
+        request.drafted += found.drafted
+        request.accepted += len(found.tokens) - 1
         try:
-            request.accept(token)
+            for token in found.tokens:
+                request.accept(token)
+                self.tokens += 1
+                if request.finished:  # and what stands behind its end is nobody's
+                    break
         except Exception as error:  # noqa: BLE001  a tokenizer's failure ends its own request
             request.finish(FinishReason.ERROR, error)
         if request.finished:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from warcore.device import Device, EventRing
+    from warcore.drafting import Drafting
     from warcore.launch import Launch
     from warcore.relay import Relay
     from warcore.scope import EngineScope
@@ -34,7 +35,9 @@ class Step:
         relay: Relay,
         done: EventRing,
         max_tokens: int,
+        drafting: Drafting | None = None,
     ) -> None:
+        """drafting: the algorithm at work; None: every step gives one token a request."""
         import torch
 
         self._device = device
@@ -43,6 +46,9 @@ class Step:
         self._tables = tables
         self._relay = relay
         self._done = done
+        self._drafting = drafting
+        self._runners = (target, *(() if drafting is None else drafting.drafts))
+        self._ahead = 0 if drafting is None else drafting.num_tokens
         self._counting = torch.arange(max_tokens + 1, dtype=torch.int64, device=device.torch_device)
 
     def run(self, launch: Launch) -> None:
@@ -64,7 +70,8 @@ class Step:
             launch.copied = self._done.record()
             if launch.fence is not None:
                 launch.fence.close(launch.copied, launch.error)
-            self._target.lend(None)
+            for runner in self._runners:
+                runner.lend(None)
 
     def release(self, launch: Launch) -> None:
         """The launch was collected: its done event may be recorded again."""
@@ -92,15 +99,23 @@ class Step:
         batch = self._batch(launch)
         fence = launch.fence
         if fence is not None:
-            fence.own(self._target)
+            fence.expect(self._target, launch.mode)
             if not batch.mode.is_prefill:
                 self._ask_owner(launch, batch)
-        self._target.lend(fence)
+        for runner in self._runners:
+            runner.lend(fence)
+        assert launch.result is not None
+        if self._drafting is not None and batch.mode is ForwardMode.DECODE:
+            found = self._drafting.step(batch, launch.sampling, self._relay)
+            launch.result.copy_(found, non_blocking=True)
+            launch.keep = batch, found
+            return
         output = self._target.execute(batch)
         self._device.phase("sample")
         tokens = sample(output.logits, launch.sampling, batch.seq_lens)
         self._relay.publish(batch.rows, tokens, batch.seq_lens.long())
-        assert launch.result is not None
+        if self._drafting is not None:
+            self._drafting.extend(batch, tokens, launch.inputs.follows, output)
         launch.result.copy_(tokens, non_blocking=True)
         launch.keep = batch, output, tokens
 
@@ -124,12 +139,15 @@ class Step:
             named = " and ".join(answers)
             fence.give_up(FenceReason.DECLARATION_ERROR, f"{named} name different runners")
         elif answers:
-            fence.own(next(iter(answers.values())))
+            owner = next(iter(answers.values()))
+            # A target has one phase a step; a draft drafts first, and its draft-extend is the last.
+            last = launch.mode if owner is self._target else ForwardMode.DRAFT_EXTEND
+            fence.expect(owner, last)
 
     def _batch(self, launch: Launch) -> ForwardBatch:
-        if launch.mode is ForwardMode.DECODE:
-            return self._decode_batch(launch)
-        return self._extend_batch(launch)
+        if launch.mode.is_prefill:
+            return self._extend_batch(launch)
+        return self._decode_batch(launch)
 
     def _decode_batch(self, launch: Launch) -> ForwardBatch:
         """Everything but the rows comes from the relay and the live table.
@@ -140,8 +158,9 @@ class Step:
         positions = self._relay.lengths.index_select(0, rows)
         size = rows.shape[0]
         index = self._counting[: size + 1]
+        ahead = None if launch.inputs.ends is None else self._ahead_slots(launch, positions)
         return ForwardBatch(
-            mode=launch.mode,
+            mode=ForwardMode.DECODE,
             size=size,
             padded_size=size,
             padded_tokens=size,
@@ -151,9 +170,23 @@ class Step:
             q_start=index.int(),
             q_row=index[:-1],
             positions=positions,
-            out_slots=self._slots(rows, positions),
-            max_seq_len=launch.max_seq_len,
+            out_slots=self._slots(rows, positions) if ahead is None else ahead[:, 0],
+            max_seq_len=launch.max_seq_len - self._ahead,
+            ahead=ahead,
         )
+
+    def _ahead_slots(self, launch: Launch, positions: torch.Tensor) -> torch.Tensor:
+        """[B, K + 1] i64: slots of the newest token and of the drafted ones.
+
+        Slot 0 beyond the request's own pages: there the table still names somebody else's.
+        """
+        import torch
+
+        rows, ends = launch.inputs.rows, launch.inputs.ends
+        assert ends is not None
+        at = positions[:, None] + self._counting[: self._ahead + 1]
+        slots = self._slots(rows[:, None], at.clamp(max=self._tables.req_to_token.shape[1] - 1))
+        return torch.where(at < ends[:, None], slots, 0)
 
     def _extend_batch(self, launch: Launch) -> ForwardBatch:
         import torch
@@ -192,6 +225,7 @@ class Step:
         )
 
     def _slots(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """[T] i64: where the tokens at `positions` of `rows` are written. Reads the live table."""
+        """Where the tokens at `positions` of `rows` are written, i64. Reads the live table."""
         table = self._tables.req_to_token
-        return table.view(-1).index_select(0, rows * table.shape[1] + positions).long()
+        at = rows * table.shape[1] + positions
+        return table.view(-1).index_select(0, at.flatten()).long().view(at.shape)

@@ -7,6 +7,7 @@ together.
 from __future__ import annotations
 
 import difflib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -18,6 +19,12 @@ from warcore.fitting import DEFAULT_PAGE_SIZE, choose_backend, choose_graph_runn
 from warcore.options import parse_options
 from warcore.registry import find_plugins
 from warcore.serving import find_model
+from warcore.speculation import (
+    choose_speculation,
+    drafted_tokens,
+    named_algorithm,
+    room_for_drafts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
     from warcore.device import Device
     from warcore.graphs import GraphRunner
     from warcore.model import ModelFamily, ModelInfo
+    from warcore.speculation import Speculation
 
 
 @attrs.frozen(eq=False)
@@ -46,8 +54,16 @@ class Choices:
     graph_runner_name: str
     graph_runner_options: object
     spec: AttentionSpec
+    speculation: Speculation | None = None
+    """None: every decode step gives one token."""
     unable_graph_runners: tuple[str, ...] = ()
     """A line for each that could not serve, with its cause, where none was named."""
+
+    @property
+    def context(self) -> int:
+        """Tokens of a sequence; a row holds what is drafted behind them too."""
+        drafted = 0 if self.speculation is None else self.speculation.spec.num_tokens + 1
+        return self.spec.max_context - drafted
 
     @property
     def graph(self) -> GraphKind:
@@ -71,7 +87,11 @@ def choose(config: EngineConfig, device: Device) -> Choices:
         info = family.describe(ref, model_options)
     dtype: torch.dtype = getattr(torch, config.dtype)
     context = _context(config, info)
-
+    algorithm, drafted = named_algorithm(config, records), 0
+    if algorithm is not None:
+        drafted = drafted_tokens(config, algorithm[1]) + 1
+        asked = config.context_length is not None
+        context = room_for_drafts(context, info.max_context, drafted - 1, asked=asked)
     q_heads, kv_heads, head_dim = _layer_sizes(info)
 
     def spec_for(page_size: int) -> AttentionSpec:
@@ -82,9 +102,9 @@ def choose(config: EngineConfig, device: Device) -> Choices:
             dtype=dtype,
             kv_dtype=dtype,
             page_size=page_size,
-            max_context=context,
+            max_context=context + drafted,
             windows=frozenset(layer.window for layer in info.layers),
-            tree=False,
+            tree=config.spec_topk > 1,
             device=device.torch_device,
             role="target",
         )
@@ -101,7 +121,20 @@ def choose(config: EngineConfig, device: Device) -> Choices:
             "there are sizes for graphs, but no graph runner is part of this engine",
             next="warcore list-plugins --kind graph_runner",
         )
-    _all_used(given, [ref.partition(":")[0], backend.name, *([runner.name] if runner else [])])
+    speculation = None
+    if algorithm is not None:
+        speculation = choose_speculation(
+            config,
+            records,
+            algorithm,
+            info=info,
+            attention=backend.spec,
+            backend=backend.cls,
+            options=partial(_options, given=given),
+        )
+    parts = [ref.partition(":")[0], backend.name, *([runner.name] if runner else [])]
+    parts += [] if speculation is None else speculation.names
+    _all_used(given, parts)
     return Choices(
         family=family,
         ref=ref,
@@ -114,6 +147,7 @@ def choose(config: EngineConfig, device: Device) -> Choices:
         graph_runner_name="none" if runner is None else runner.name,
         graph_runner_options=runner_options,
         spec=backend.spec,
+        speculation=speculation,
         unable_graph_runners=unable,
     )
 

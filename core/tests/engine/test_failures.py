@@ -6,7 +6,8 @@ import threading
 import traceback
 
 import pytest
-from parts import all_is_free, configured, engine, fences, runner_of
+from drafters import Wrong
+from parts import all_is_free, built, configured, engine, fences, runner_of
 from toys import RowMajor, Toy, ToyModel
 
 from warcore import (
@@ -14,7 +15,6 @@ from warcore import (
     ForwardMode,
     PluginError,
     SamplingParams,
-    SpecAlgorithm,
     Stager,
     WarcoreError,
     WiringError,
@@ -182,10 +182,8 @@ def test_the_launch_after_a_failed_prefill_writes_into_nobody_elses_pages(host):
 # ---- a failed hook -------------------------------------------------------------------------------
 
 
-class Unread(SpecAlgorithm):
+class Unread(Wrong):
     """An algorithm whose only word is who reads last."""
-
-    later_prefill_reader = False
 
     def __init__(self, answer):
         self.answer = answer
@@ -196,8 +194,10 @@ class Unread(SpecAlgorithm):
         return self.answer
 
 
-class Reads(SpecAlgorithm):
+class Reads(Wrong):
     """An algorithm with a later prefill reader."""
+
+    later_prefill_reader = True
 
 
 class Staging(Stager):
@@ -215,26 +215,24 @@ def coarse_steps(running, mode):
 
 
 @pytest.mark.parametrize("answer", [AuthorError("who knows"), "the target", 7])
-def test_an_owner_hook_that_fails_costs_the_overlap_of_its_steps(
-    monkeypatch, host, answer, right, caplog
-):
+def test_an_owner_hook_that_fails_costs_the_overlap_of_its_steps(host, answer, right, caplog):
     caplog.set_level("INFO", "warcore.fence")
-    with engine(monkeypatch, host=host, algorithm=Unread(answer)) as running:
+    with engine(host=host, spec_algo=built(Unread(answer))) as running:
         for output in running.generate(PROMPTS, PARAMS):
             assert output.output_ids == right[output.prompt]
-        assert coarse_steps(running, "decode") == {"declaration_error"}
+        assert coarse_steps(running, "target_verify") == {"declaration_error"}
         assert coarse_steps(running, "extend") == {"fine"}
         assert all_is_free(running)
     assert "spec_algo:Unread" in caplog.text
 
 
-def test_an_owner_that_runs_no_phase_of_the_step_costs_its_overlap(monkeypatch, host, right):
+def test_an_owner_that_runs_no_phase_of_the_step_costs_its_overlap(host, right):
     with host_device("inline") as other:
         draft = runner_of(other, RowMajor(None), role="draft")
-    with engine(monkeypatch, host=host, algorithm=Unread(draft)) as running:
+    with engine(host=host, spec_algo=built(Unread(draft))) as running:
         for output in running.generate(PROMPTS, PARAMS):
             assert output.output_ids == right[output.prompt]
-        assert coarse_steps(running, "decode") == {"not_owner"}
+        assert coarse_steps(running, "target_verify") == {"not_owner"}
         assert all_is_free(running)
 
 
@@ -248,16 +246,12 @@ def test_an_owner_that_runs_no_phase_of_the_step_costs_its_overlap(monkeypatch, 
         (True, "fine"),
     ],
 )
-def test_a_stager_that_fails_costs_the_overlap_of_prefill_steps(
-    monkeypatch, host, answer, reason, right
-):
-    with engine(
-        monkeypatch, host=host, algorithm=Reads(), stagers={"s": Staging(answer)}
-    ) as running:
+def test_a_stager_that_fails_costs_the_overlap_of_prefill_steps(host, answer, reason, right):
+    with engine(host=host, spec_algo=Reads, stagers=[built(Staging(answer))]) as running:
         for output in running.generate(PROMPTS, PARAMS):
             assert output.output_ids == right[output.prompt]
         assert coarse_steps(running, "extend") == {reason}
-        assert coarse_steps(running, "decode") == {"fine"}
+        assert coarse_steps(running, "target_verify") == {"fine"}
         assert all_is_free(running)
 
 
@@ -327,10 +321,10 @@ def test_a_vote_that_raises_is_refused_with_the_cause(host):
     assert isinstance(raised.value.__cause__, AuthorError)
 
 
-def test_a_stager_that_raises_when_asked_for_its_callable_is_refused(monkeypatch, host):
+def test_a_stager_that_raises_when_asked_for_its_callable_is_refused(host):
     broken = raising(Staging, "prefill_shared_read_stager")(True)
-    with pytest.raises(WiringError, match="stager:s: prefill_shared_read_stager raised") as raised:
-        engine(monkeypatch, host=host, algorithm=Reads(), stagers={"s": broken})
+    with pytest.raises(WiringError, match="prefill_shared_read_stager raised") as raised:
+        engine(host=host, spec_algo=Reads, stagers=[built(broken)])
     assert isinstance(raised.value.__cause__, AuthorError)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pluggy
 import pytest
+from drafters import Wrong
 from parts import engine
 from toys import RowMajor
 
-from warcore import SamplingParams, SharedReadEnds, SpecAlgorithm, Stager
+from warcore import SamplingParams, SharedReadEnds, Stager
 from warcore.hooks import _Hooks
 from warcore.hookspecs import ANSWERED_BY, PROJECT, ScopeHooks
 
@@ -17,8 +18,10 @@ class Snapshotting(RowMajor):
         return SharedReadEnds.PRE_REPLAY
 
 
-class Reads(SpecAlgorithm):
+class Reads(Wrong):
     """It and the stager below answer all hooks that there are."""
+
+    later_prefill_reader = True
 
 
 class Staging(Stager):
@@ -56,13 +59,12 @@ def test_the_counting_counts(calls):
 
 
 @pytest.mark.parametrize("loop", ["overlap", "normal"])
-def test_a_hundred_steps_make_no_pluggy_call(monkeypatch, calls, loop):
+def test_a_hundred_steps_make_no_pluggy_call(calls, loop):
     with engine(
-        monkeypatch,
         loop=loop,
         backend=Snapshotting,
-        algorithm=Reads(),
-        stagers={"s": Staging()},
+        spec_algo=Reads,
+        stagers=[Staging],
         max_running_requests=2,
     ) as running:
         calls.clear()

@@ -6,10 +6,11 @@ import logging
 
 import pytest
 import torch
+from drafters import Wrong
 from parts import TABLES, batch_of, engine, fences, held, launch_of, named, runner_of
 from toys import RowMajor
 
-from warcore import ForwardMode, Output, SamplingParams, SpecAlgorithm
+from warcore import ForwardMode, Output, SamplingParams
 from warcore.device import EventRing
 from warcore.device.host import host_device
 from warcore.errors import DeviceError
@@ -34,7 +35,7 @@ def device(request):
 # ---- who owns it: the table, through the real Step ---------------------------------------------
 
 
-class Answering(SpecAlgorithm):
+class Answering(Wrong):
     """Names a runner, or raises."""
 
     def __init__(self, word):
@@ -86,8 +87,10 @@ def test_only_the_owners_last_phase_settles(device, row):
             reason = FenceReason.FINE if offered["event"] else FenceReason.UNDECLARED
             ticket = ring.record() if offered["event"] else None
             tickets.append(ticket)
-            offer = Offer(mode, ticket, reason, release=ring.release)
-            fence.offer(runners[offered["runner"]], offer, last=offered["last"])
+            last = offered["runner"] == "draft" and offered["last"]
+            phase = ForwardMode.DRAFT_EXTEND if last else mode
+            offer = Offer(phase, ticket, reason, release=ring.release)
+            fence.offer(runners[offered["runner"]], offer)
         if row.get("then") == "forward_raises":
             raise ArithmeticError("after the offers")
 
@@ -137,7 +140,7 @@ def test_owners_that_name_the_same_runner_agree(device):
     step, runners, _ = step_of(device, {"answers": ["draft", "draft"]})
     fence = ReadFence(device, ForwardMode.DECODE)
     step._ask_owner(launch_of(ForwardMode.DECODE, fence), batch_of(ForwardMode.DECODE))
-    assert fence._owner is runners["draft"]
+    assert fence.expects(runners["draft"], ForwardMode.DRAFT_EXTEND)
     assert fence.reason is FenceReason.NOT_PUBLISHED
 
 
@@ -164,7 +167,7 @@ def test_a_fine_fence_lets_the_next_write_go_while_the_forward_still_runs(parts)
     fence, gate, log = ReadFence(device, ForwardMode.DECODE), device.latch(), []
 
     def run():
-        fence.offer(None, fine(ring), last=True)
+        fence.offer(None, fine(ring))
         gate.wait()
         log.append("the rest of the forward")
         fence.close(device.event().record())
@@ -183,7 +186,7 @@ def test_a_coarse_fence_holds_the_next_write_back_until_the_forward_is_done(part
     fence, gate, log = ReadFence(device, ForwardMode.DECODE), device.latch(), []
 
     def run():
-        fence.offer(None, Offer(ForwardMode.DECODE, None, FenceReason.UNDECLARED), last=True)
+        fence.offer(None, Offer(ForwardMode.DECODE, None, FenceReason.UNDECLARED))
         gate.wait()
         log.append("the rest of the forward")
         fence.close(device.event().record())
@@ -203,7 +206,7 @@ def test_the_barrier_waits_for_a_fence_that_has_not_settled_yet(parts):
 
     def run():
         gate.wait()
-        fence.offer(None, fine(ring), last=True)
+        fence.offer(None, fine(ring))
 
     pending = forward.submit(run)
     barrier = schedule.submit(fence.wait, schedule)
@@ -219,7 +222,7 @@ def test_an_error_after_the_offer_replaces_a_ticket_that_nobody_took(parts):
     fence = ReadFence(device, ForwardMode.DECODE)
 
     def run():
-        fence.offer(None, fine(ring), last=True)
+        fence.offer(None, fine(ring))
         fence.close(done := device.event().record(), error := OSError("late"))
         return done, error
 
@@ -232,7 +235,7 @@ def test_an_error_after_the_offer_replaces_a_ticket_that_nobody_took(parts):
 def test_an_error_after_the_barrier_took_the_ticket_leaves_nothing_to_wait_for(parts):
     device, forward, schedule, ring = parts
     fence = ReadFence(device, ForwardMode.DECODE)
-    forward.submit(lambda: fence.offer(None, fine(ring), last=True)).result()
+    forward.submit(lambda: fence.offer(None, fine(ring))).result()
     schedule.submit(fence.wait, schedule).result()
     forward.submit(lambda: fence.close(device.event().record(), OSError("late"))).result()
     assert held(ring) == 0
@@ -253,9 +256,9 @@ def test_settling_twice_is_an_error_and_the_second_ticket_is_given_back(parts):
     fence = ReadFence(device, ForwardMode.DECODE)
 
     def run():
-        fence.offer(None, first := fine(ring), last=True)
+        fence.offer(None, first := fine(ring))
         with pytest.raises(DeviceError, match="ran twice"):
-            fence.offer(None, fine(ring), last=True)
+            fence.offer(None, fine(ring))
         fence.close(device.event().record())
         return first.ticket
 
@@ -270,7 +273,7 @@ def test_what_is_given_up_stays_so_whatever_is_offered_later_and_the_first_reaso
     fence = ReadFence(device, ForwardMode.DECODE)
     fence.give_up(FenceReason.DECLARATION_ERROR, "first")
     fence.give_up(FenceReason.STAGER_ERROR, "second")
-    forward.submit(lambda: fence.offer(None, fine(ring), last=True)).result()
+    forward.submit(lambda: fence.offer(None, fine(ring))).result()
     forward.submit(lambda: fence.close(device.event().record())).result()
     assert (fence.reason, fence.detail) == (FenceReason.DECLARATION_ERROR, "first")
     assert not fence.settled

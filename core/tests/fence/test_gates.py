@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from drafters import Wrong
 from parts import TABLES, Logging, LoggingDevice, LoggingFence, batch_of, named, runner_of
 from toys import RowMajor
 
-from warcore import ForwardMode, SharedReadEnds, SpecAlgorithm, Stager, WiringError
+from warcore import ForwardMode, SharedReadEnds, Stager, WiringError
 from warcore.fence import FenceReason
 from warcore.gates import prefill_gates
 from warcore.hooks import read_engine_scope, read_scope
@@ -16,12 +17,14 @@ ROWS = TABLES["prefill_gates"]
 THROUGH = [row for row in ROWS if not row.get("gate_function_only")]
 
 
-class Later(SpecAlgorithm):
+class Later(Wrong):
     """Its draft reads after the target's prefill."""
 
+    later_prefill_reader = True
 
-class Never(SpecAlgorithm):
-    later_prefill_reader = False
+
+class Never(Wrong):
+    """Nobody reads after the target's prefill."""
 
 
 class Staging(Stager):
@@ -43,7 +46,7 @@ def parts_of(row, log):
     else:
         backend = Logging(log, vote=SharedReadEnds[end])
     stagers = {f"s{i}": Staging(word, log) for i, word in enumerate(row["stagers"])}
-    algorithm = Later() if row["later_prefill_reader"] else Never()
+    algorithm = Later(None) if row["later_prefill_reader"] else Never(None)
     return backend, read_scope("toy", backend), read_engine_scope(algorithm, stagers)
 
 
@@ -77,7 +80,7 @@ def test_the_gates_through_a_runner(row):
             device, backend, scope=scope, engine=engine, prefill_read_done=row["prefill_read_done"]
         )
         fence = LoggingFence(device, mode)
-        fence.own(runner)
+        fence.expect(runner, mode)
         runner.lend(fence)
         stream = device.stream("forward")
         stream.submit(runner.execute, batch_of(mode)).result()
@@ -116,7 +119,7 @@ def test_a_snapshot_may_take_fewer_arguments():
 @pytest.mark.parametrize("words", [("raise", "false"), ("false", "raise"), ("one", "false")])
 def test_an_error_of_one_stager_beats_the_refusal_of_another(words):
     log = []
-    engine = read_engine_scope(Later(), {f"s{i}": Staging(w, log) for i, w in enumerate(words)})
+    engine = read_engine_scope(Later(None), {f"s{i}": Staging(w, log) for i, w in enumerate(words)})
     scope = read_scope("toy", Logging(log))
     reason, detail = prefill_gates(batch_of(ForwardMode.EXTEND), 1, scope, engine, enabled=True)
     assert reason is FenceReason.STAGER_ERROR
@@ -144,7 +147,7 @@ def prefill(log, algorithm, stagers, mode, vote=SharedReadEnds.PRE_REPLAY):
         target = runner_of(device, Logging(log, vote=vote), engine=engine)
         draft = runner_of(device, Logging(log), engine=engine, role="draft")
         fence = LoggingFence(device, ForwardMode.EXTEND)
-        fence.own(target)
+        fence.expect(target, ForwardMode.EXTEND)
         target.lend(fence)
         draft.lend(fence)
         stream = device.stream("forward")
@@ -156,14 +159,14 @@ def prefill(log, algorithm, stagers, mode, vote=SharedReadEnds.PRE_REPLAY):
 
 @pytest.mark.parametrize("mode", DRAFT_PASSES)
 def test_a_staged_drafts_own_prefill_pass_offers_nothing(mode):
-    fence = prefill(log := [], Later(), {"s": Staging("true", [])}, mode)
+    fence = prefill(log := [], Later(None), {"s": Staging("true", [])}, mode)
     assert log == ["out_graph", "in_graph"]
     assert fence.reason is FenceReason.FINE
 
 
 @pytest.mark.parametrize("mode", DRAFT_PASSES)
 def test_a_draft_that_is_not_staged_reads_under_a_coarse_fence_and_offers_nothing(mode):
-    fence = prefill(log := [], Later(), {}, mode)
+    fence = prefill(log := [], Later(None), {}, mode)
     assert log == ["out_graph", "in_graph"]
     assert (fence.reason, fence.detail) == (FenceReason.NO_STAGER, "spec_algo:Later")
 
@@ -172,13 +175,13 @@ def test_a_draft_that_is_not_staged_reads_under_a_coarse_fence_and_offers_nothin
 def test_a_draft_that_reads_although_nobody_was_declared_to_is_an_error_before_it_reads(mode):
     log = []
     with pytest.raises(WiringError, match="would read shared buffers after the phase") as raised:
-        prefill(log, Never(), {}, mode)
+        prefill(log, Never(None), {}, mode)
     assert "later_prefill_reader" in raised.value.next
     assert log == []
 
 
 @pytest.mark.parametrize("mode", DRAFT_PASSES)
 def test_under_a_coarse_fence_an_undeclared_reader_does_no_harm(mode):
-    fence = prefill(log := [], Never(), {}, mode, vote=SharedReadEnds.POST_REPLAY)
+    fence = prefill(log := [], Never(None), {}, mode, vote=SharedReadEnds.POST_REPLAY)
     assert log == ["out_graph", "in_graph"]
     assert fence.reason is FenceReason.NOT_PRE_REPLAY

@@ -77,7 +77,7 @@ def test_a_step_that_asks_for_other_logits_than_its_capture_gives_runs_eagerly()
 def run(device, runner, stream, batch):
     """One launch of `batch`, its fence closed and waited for; the fence."""
     fence = ReadFence(device, batch.mode)
-    fence.own(runner)
+    fence.expect(runner, batch.mode)
     runner.lend(fence)
     pending = stream.submit(runner.execute, batch)
     fence.close(device.event().record(stream), pending.error)
@@ -110,7 +110,7 @@ def test_two_launches_may_hold_the_tickets_of_one_marker():
         fences = []
         for size in (1, 2):
             fence = LoggingFence(device, mode)
-            fence.own(runner)
+            fence.expect(runner, mode)
             runner.lend(fence)
             stream.submit(runner.execute, batch_of(mode, size=size)).result()
             fences.append(fence)
@@ -166,7 +166,7 @@ def test_a_failed_replay_keeps_nobody_waiting_and_the_next_step_runs(
             fence = ReadFence(device, mode)
 
             def step():
-                fence.own(runner)
+                fence.expect(runner, mode)
                 runner.lend(fence)
                 error = None
                 try:
@@ -207,7 +207,7 @@ def test_a_replay_that_fails_before_its_marker_lets_go_whoever_stands_at_it():
         forward, schedule = device.stream("forward"), device.stream("schedule")
         capture(device, forward, runner, [bucket_of(mode)], Replaying)
         fence, there = ReadFence(device, mode), device.latch()
-        fence.own(runner)
+        fence.expect(runner, mode)
         runner.lend(fence)
 
         def wait():

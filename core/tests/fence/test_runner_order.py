@@ -24,7 +24,7 @@ def run(log, mode, vote, *, fenced=True, body=None):
         model = Silent(body or (lambda: log.append("body")))
         runner = runner_of(device, backend, model=model, role=OWNERS.get(mode, "target"))
         fence = LoggingFence(device, mode)
-        fence.own(runner)
+        fence.expect(runner, mode)
         runner.lend(fence if fenced else None)
         stream = device.stream("forward")
         pending = stream.submit(runner.execute, batch_of(mode))
@@ -64,7 +64,7 @@ def test_a_phase_after_the_settling_one_is_an_error_before_it_reads():
     with LoggingDevice(log) as device:
         runner = runner_of(device, Logging(log))
         fence = LoggingFence(device, ForwardMode.DECODE)
-        fence.own(runner)
+        fence.expect(runner, ForwardMode.DECODE)
         runner.lend(fence)
         stream = device.stream("forward")
         stream.submit(runner.execute, batch_of(ForwardMode.DECODE)).result()
@@ -79,7 +79,7 @@ def test_a_draft_drafts_first_and_settles_with_draft_extend():
     with LoggingDevice(log) as device:
         draft = runner_of(device, Logging(log), role="draft")
         fence = LoggingFence(device, ForwardMode.DECODE)
-        fence.own(draft)
+        fence.expect(draft, ForwardMode.DRAFT_EXTEND)
         draft.lend(fence)
         stream = device.stream("forward")
         stream.submit(draft.execute, batch_of(ForwardMode.DECODE)).result()

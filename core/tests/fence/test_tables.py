@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from drafters import Wrong
 from parts import TABLES, batch_of, named
 from toys import RowMajor
 
-from warcore import AttentionBackend, ForwardMode, SharedReadEnds, SpecAlgorithm, WiringError
+from warcore import AttentionBackend, ForwardMode, SharedReadEnds, WiringError
 from warcore.fence import FenceReason
 from warcore.gates import prefill_gates
 from warcore.hooks import read_scope
@@ -53,7 +54,7 @@ class Voting(RowMajor):
         return answer(self.word)
 
 
-class Reading(SpecAlgorithm):
+class Reading(Wrong):
     """An algorithm that reads for itself, or not."""
 
     def __init__(self, word, snapshot=None):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pluggy
 import pytest
+from drafters import Wrong
 from toys import RowMajor
 
-from warcore import ForwardMode, SharedReadEnds, SpecAlgorithm, Stager, WiringError
+from warcore import ForwardMode, SharedReadEnds, Stager, WiringError
 from warcore.hooks import ARGUMENTS, read_engine_scope, read_hooks, read_scope, take_votes
 from warcore.hookspecs import ANSWERED_BY, EngineHooks, ScopeHooks
 
@@ -25,7 +26,7 @@ def test_there_are_four_hooks_and_each_kind_answers_its_own():
     specs = {name for owner in (ScopeHooks, EngineHooks) for name in vars(owner) if name[0] != "_"}
     assert specs == set(ANSWERED_BY) == set(ARGUMENTS)
     assert len(specs) == 4
-    kinds = {"backend": RowMajor(None), "spec_algo": SpecAlgorithm(), "stager": Staging()}
+    kinds = {"backend": RowMajor(None), "spec_algo": Wrong(None), "stager": Staging(None)}
     answered = {
         kind: {h for h, found in read(kind, p).items() if found} for kind, p in kinds.items()
     }
@@ -178,11 +179,11 @@ def test_a_vote_is_asked_twice_per_mode_at_wiring_and_never_again():
 
 
 def test_a_reader_that_reads_nothing_in_a_mode_has_no_vote_there():
-    class Sometimes(SpecAlgorithm):
+    class Sometimes(Wrong):
         def shared_read_ends(self, forward_mode):
             return SharedReadEnds.IN_REPLAY if forward_mode is ForwardMode.DECODE else None
 
-    (hook,) = read_hooks({"spec_algo:x": Sometimes()})["shared_read_ends"]
+    (hook,) = read_hooks({"spec_algo:x": Sometimes(None)})["shared_read_ends"]
     assert take_votes("spec_algo:x", hook, mandatory=False) == {
         ForwardMode.DECODE: SharedReadEnds.IN_REPLAY
     }
@@ -200,23 +201,25 @@ def test_stagers_are_asked_once_and_keep_their_names():
         def prefill_shared_read_stager(self):
             return None
 
-    scope = read_engine_scope(SpecAlgorithm(), {"a": Counting(), "b": Silent(), "c": Counting()})
+    scope = read_engine_scope(
+        Wrong(None), {"a": Counting(None), "b": Silent(None), "c": Counting(None)}
+    )
     assert sorted(plugin for plugin, _ in scope.stagers) == ["stager:a", "stager:c"]
     assert len(asked) == 2
 
 
 def test_a_stager_that_answers_with_no_callable_is_refused():
-    class Wrong(Staging):
+    class Odd(Staging):
         def prefill_shared_read_stager(self):
             return True
 
     with pytest.raises(WiringError, match="stager:w: prefill_shared_read_stager returned True"):
-        read_engine_scope(None, {"w": Wrong()})
+        read_engine_scope(None, {"w": Odd(None)})
 
 
 @pytest.mark.parametrize(("declared", "later"), [(True, True), (False, False)])
 def test_whether_a_draft_reads_later_is_what_the_algorithm_declares(declared, later):
-    algorithm = type("Mine", (SpecAlgorithm,), {"later_prefill_reader": declared})()
+    algorithm = type("Mine", (Wrong,), {"later_prefill_reader": declared})(None)
     assert read_engine_scope(algorithm).later_prefill_reader is later
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from drafters import Wrong
 from parts import configured, engine, fences
 from toys import PREFILLS, Inside, Late, Replaying, RowMajor, Toy
 
@@ -13,7 +14,6 @@ from warcore import (
     ForwardMode,
     SamplingParams,
     SharedReadEnds,
-    SpecAlgorithm,
     Stager,
     WiringError,
 )
@@ -21,6 +21,7 @@ from warcore.device.host import HostDevice
 from warcore.fence import NEXT_STEP, FenceReason
 
 DECODE, EXTEND, MIXED = ForwardMode.DECODE, ForwardMode.EXTEND, ForwardMode.MIXED
+TARGET_VERIFY = ForwardMode.TARGET_VERIFY
 PRE, IN, POST = (SharedReadEnds[f"{word}_REPLAY"] for word in ("PRE", "IN", "POST"))
 UNKNOWN = SharedReadEnds.UNKNOWN
 
@@ -39,8 +40,10 @@ class Snapshotting(Late):
         return PRE if num_qo_tokens < 8 else None
 
 
-class Drafting(SpecAlgorithm):
+class Drafting(Wrong):
     """Its draft reads after the target's prefill; the target owns every step."""
+
+    later_prefill_reader = True
 
 
 class Claiming(Drafting):
@@ -50,10 +53,8 @@ class Claiming(Drafting):
         return None
 
 
-class Reading(SpecAlgorithm):
+class Reading(Wrong):
     """Reads for itself, and has not looked where."""
-
-    later_prefill_reader = False
 
     def shared_read_ends(self, forward_mode):
         return UNKNOWN
@@ -64,9 +65,8 @@ class Copying(Stager):
         return True
 
 
-def plan(*, device=None, algorithm=None, stagers=None, **config):
-    config = configured(**config)
-    return FencePlan.of(config, device=device, algorithm=algorithm, stagers=stagers)
+def plan(*, device=None, **config):
+    return FencePlan.of(configured(**config), device=device)
 
 
 def rows(made):
@@ -142,20 +142,17 @@ RUNS = {
     "graph and mixed": {"mixed": True, "backend": Inside, **GRAPHS},
     "graph without a marker": {"backend": Inside, "device": Unmarked, **GRAPHS},
     "graph without a marker, out of it": {"device": Unmarked, **GRAPHS},
-    "an algorithm that reads": {"algorithm": Reading, **GRAPHS},
-    "nobody stages": {"algorithm": Drafting},
-    "somebody stages": {"algorithm": Drafting, "stagers": {"copying": Copying}},
+    "an algorithm that reads": {"spec_algo": Reading, **GRAPHS},
+    "nobody stages": {"spec_algo": Drafting},
+    "somebody stages": {"spec_algo": Drafting, "stagers": [Copying]},
 }
 
 
 def given(config):
-    """A config with living things in place of their classes."""
+    """A config with a living device in place of its class."""
     made = dict(config)
-    for name in ("device", "algorithm"):
-        if name in made:
-            made[name] = made[name]()
-    if "stagers" in made:
-        made["stagers"] = {name: cls() for name, cls in made["stagers"].items()}
+    if "device" in made:
+        made["device"] = made["device"]()
     return made
 
 
@@ -295,7 +292,7 @@ def test_a_backend_that_takes_snapshots_decides_per_batch():
 
 
 def test_no_snapshot_can_make_up_for_another_reader():
-    step = row(EXTEND, backend=Snapshotting, algorithm=Reading())
+    step = row(EXTEND, backend=Snapshotting, spec_algo=Reading)
     assert (step.fence, step.reason) == ("coarse", FenceReason.UNDECLARED)
     assert step.detail.startswith("spec_algo:Reading ")
 
@@ -306,29 +303,29 @@ def test_no_snapshot_opens_a_gate_that_is_shut_before_it(config):
 
 
 def test_a_later_reader_needs_a_stager_and_the_plan_says_which_one():
-    assert row(EXTEND, algorithm=Drafting()).reason is FenceReason.NO_STAGER
-    step = row(EXTEND, algorithm=Drafting(), stagers={"copying": Copying()})
+    assert row(EXTEND, spec_algo=Drafting).reason is FenceReason.NO_STAGER
+    step = row(EXTEND, spec_algo=Drafting, stagers=[Copying])
     assert (step.fence, step.reason) == ("fine", FenceReason.FINE)
-    assert step.detail == "as long as stager:copying can copy ahead for the draft"
+    assert step.detail == "as long as stager:Copying can copy ahead for the draft"
 
 
 def test_the_target_owns_unless_an_algorithm_answers_for_itself():
-    assert row(algorithm=Drafting()).owner == "target"
-    step = row(algorithm=Claiming())
+    assert row(TARGET_VERIFY, spec_algo=Drafting).owner == "target"
+    step = row(TARGET_VERIFY, spec_algo=Claiming)
     assert step.owner == "asked each step: spec_algo:Claiming"
     assert (step.fence, step.reason) == ("per batch", None)
     assert step.detail.endswith("if it is the target: fine")
-    assert row(EXTEND, algorithm=Claiming()).owner == "target"
+    assert row(EXTEND, spec_algo=Claiming).owner == "target"
 
 
 def test_every_reader_is_shown_with_its_votes():
-    made = plan(backend=Snapshotting, algorithm=Reading(), stagers={"copying": Copying()})
+    made = plan(backend=Snapshotting, spec_algo=Reading, stagers=[Copying])
     backend, algorithm = made.votes
     assert (backend.plugin, backend.snapshot) == ("backend:Snapshotting", True)
     assert set(backend.ends.values()) == {POST}
     assert (algorithm.plugin, algorithm.snapshot) == ("spec_algo:Reading", False)
     assert set(algorithm.ends) == set(ForwardMode)
-    assert made.stagers == ("stager:copying",)
+    assert made.stagers == ("stager:Copying",)
 
 
 # ---- what it costs -------------------------------------------------------------------------------

@@ -43,8 +43,8 @@ class EndingFence(ReadFence):
         self._hold = hold
         self.awaited: Ticket | None = None
 
-    def offer(self, runner: object, offer: Offer, *, last: bool) -> None:
-        super().offer(runner, offer, last=last)
+    def offer(self, runner: object, offer: Offer) -> None:
+        super().offer(runner, offer)
         if offer.ticket is None:
             return
         if not offer.ticket.event.external:

@@ -146,7 +146,7 @@ class Stand:
         role = "draft" if batch.mode is ForwardMode.DRAFT_EXTEND else "target"
         runner = self._runners[role]
         fence = self._fence = EndingFence(self.device, batch.mode, end or _nothing, hold)
-        fence.own(runner)
+        fence.expect(runner, batch.mode)
         runner.lend(fence)
 
         def step() -> torch.Tensor:

@@ -1,0 +1,152 @@
+"""Draft runners: an algorithm and its stagers, alive, around the target's runner."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from warcore.backend import BackendContext
+from warcore.contract import GraphKind
+from warcore.device import EventRing
+from warcore.drafting import Drafting
+from warcore.errors import WiringError, blame
+from warcore.hooks import read_engine_scope, read_scope
+from warcore.memory import kv_pool
+from warcore.runner import ModelRunner
+from warcore.scope import EngineScope
+from warcore.spec import SpecContext
+from warcore.speculation import refuse
+from warcore.stager import StagerContext
+from warcore.statics import Statics
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from warcore.assembly import Wired
+    from warcore.backend import AttentionSpec
+    from warcore.config import EngineConfig
+    from warcore.model import Model, ModelInfo
+    from warcore.relay import Relay
+    from warcore.speculation import Chosen
+    from warcore.stager import Stager
+
+
+def build_drafting(
+    config: EngineConfig, wired: Wired, target: ModelRunner, model: Model, relay: Relay
+) -> tuple[Drafting, Wired]:
+    """Build the algorithm, its runners and the stagers, and ask them where their reads end.
+
+    With what was wired, and the scopes that they are part of.
+    """
+    chosen = wired.choices.speculation
+    assert chosen is not None
+    name = chosen.algorithm.name
+    drafts: list[ModelRunner] = []
+    context = SpecContext(
+        spec=chosen.spec,
+        target=target,
+        make_runner=partial(_make_runner, config, wired, drafts),
+        model=model,
+        relay=relay.state,
+        options=chosen.algorithm.options,
+    )
+    with blame(f"spec_algo {name}", "__init__"):
+        algorithm = wired.forward.submit(chosen.algorithm.cls, context).result()
+        target.recorded.hidden_layers = chosen.algorithm.cls.hidden_layers(model.info)
+    stagers = {each.name: _make_stager(each, wired, target, drafts) for each in chosen.stagers}
+    scope = read_scope(wired.choices.backend_name, wired.backend, algorithm, name)
+    engine_scope = read_engine_scope(algorithm, stagers, name)
+    for runner in (target, *drafts):
+        runner.join(engine_scope, scope if runner is target else None)
+    drafting = Drafting(
+        wired.device,
+        name,
+        algorithm,
+        spec=chosen.spec,
+        target=target,
+        drafts=drafts,
+        kv=wired.kv,
+    )
+    return drafting, attrs.evolve(wired, scope=scope, engine_scope=engine_scope)
+
+
+def _make_stager(
+    chosen: Chosen, wired: Wired, target: ModelRunner, drafts: Sequence[ModelRunner]
+) -> Stager:
+    statics = Statics(wired.device, wired.forward)
+    context = StagerContext(
+        target=target,
+        drafts=tuple(drafts),
+        shared=wired.shared.tables,
+        static=statics.static,
+        stage=statics.stage,
+        options=chosen.options,
+    )
+    with blame(f"stager {chosen.name}", "__init__"):
+        stager: Stager = wired.forward.submit(chosen.cls, context).result()
+    return stager
+
+
+def _make_runner(
+    config: EngineConfig, wired: Wired, made: list[ModelRunner], model: Model
+) -> ModelRunner:
+    """A draft model's runner: a second backend of the target's kind, over the same table."""
+    choices, limits = wired.choices, wired.limits
+    spec = _draft_attention(choices.spec, model.info)
+    name = choices.backend_name
+    refuse(f"backend {name}", partial(choices.backend.why_not, spec), "another --backend")
+    statics = Statics(wired.device, wired.forward)
+    context = BackendContext(
+        spec=spec,
+        max_batch=limits.max_running,
+        max_tokens=limits.max_tokens,
+        shared=wired.shared.tables,
+        kv=kv_pool(choices.backend, spec, len(model.info.layers), wired.pages),
+        graph=GraphKind.NONE,
+        options=choices.backend_options,
+        static=statics.static,
+        stage=statics.stage,
+    )
+    with blame(f"backend {name}", "__init__"):
+        # On the forward stream already: the algorithm is being built there.
+        backend = choices.backend(context)
+    runner = ModelRunner(
+        wired.device,
+        model,
+        backend,
+        read_scope(name, backend),
+        EngineScope(),
+        ring=EventRing(wired.device, depth=2),
+        role="draft",
+        prefill_read_done=config.prefill_read_done,
+    )
+    made.append(runner)
+    return runner
+
+
+def _draft_attention(target: AttentionSpec, info: ModelInfo) -> AttentionSpec:
+    """What a backend has to serve for a draft model. WiringError for one that cannot be one."""
+    sizes = {(layer.q_heads, layer.kv_heads, layer.head_dim) for layer in info.layers}
+    if len(sizes) != 1:
+        raise WiringError(
+            f"the draft model {info.name} has attention layers of {len(sizes)} sizes",
+            next="draft with layers that are alike",
+        )
+    if info.max_context < target.max_context:
+        raise WiringError(
+            f"the draft model {info.name} holds {info.max_context} tokens, fewer than the "
+            f"{target.max_context} of a row",
+            next=f"--context-length {max(info.max_context - 16, 1)}, or another draft model",
+        )
+    q_heads, kv_heads, head_dim = sizes.pop()
+    return attrs.evolve(
+        target,
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        windows=frozenset(layer.window for layer in info.layers),
+        tree=False,
+        role="draft",
+    )
