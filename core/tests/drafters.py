@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from toys import VOCAB, RowMajor, ToyModel
 
-from warcore import Draft, SpecAlgorithm, TensorSpec
+from warcore import Draft, SharedReadEnds, SpecAlgorithm, Stager, TensorSpec
 
 
 class Wrong(SpecAlgorithm):
@@ -143,3 +143,11 @@ class WithTrees(RowMajor):
         scores = torch.einsum("thd,tlhd->thl", q, keys[slots]) * layer.scale
         scores.masked_fill_(~seen[:, None], -torch.inf)
         return torch.einsum("thl,tlhd->thd", scores.softmax(-1), values[slots].nan_to_num(0))
+
+
+class Staging(Stager):
+    """Lets every draft runner read ahead."""
+
+    def stage(self, batch):
+        ends = [runner.stage(batch) for runner in self.ctx.drafts]
+        return all(end is SharedReadEnds.PRE_REPLAY for end in ends)

@@ -14,10 +14,13 @@ FLOORS: Final = (
     "contract hookspecs errors options",
     "registry installed records description deprecation probe device shared staging",
     "batch request output transcript pools memory relay model backend scope fence resolution gates",
-    "runner recording graphs inputs captures step launch spec sampling",
     (
-        "hooks serving fitting wiring config buckets statics launcher scheduler prompts assembly "
-        "capturing kinds forecast plan"
+        "runner recording graphs inputs captures step launch spec stager sampling acceptance "
+        "drafting"
+    ),
+    (
+        "hooks serving fitting wiring config buckets statics launcher limits scheduler prompts "
+        "assembly capturing kinds forecast plan speculation draftrunners"
     ),
     "engine cli testkit tracing",
 )

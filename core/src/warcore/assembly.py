@@ -17,11 +17,12 @@ from warcore.errors import blame
 from warcore.hooks import read_scope
 from warcore.kinds import refuse_what_cannot_be_captured, what_is_captured
 from warcore.launcher import Launcher
+from warcore.limits import Limits
 from warcore.memory import kv_pool, plan_memory
 from warcore.model import ModelContext
 from warcore.relay import Relay
 from warcore.runner import ModelRunner
-from warcore.scheduler import Limits, Scheduler, normal_loop, overlap_loop
+from warcore.scheduler import Scheduler, normal_loop, overlap_loop
 from warcore.scope import EngineScope
 from warcore.shared import SharedBuffers
 from warcore.statics import Statics

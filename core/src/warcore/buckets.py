@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from warcore.batch import ForwardBatch
     from warcore.config import EngineConfig
-    from warcore.scheduler import Limits
+    from warcore.limits import Limits
 
 HOST_POSITIONS = 1024
 """On a CPU a replay saves what calling its operations one by one costs, some milliseconds; beyond
@@ -46,7 +46,8 @@ def plan_buckets(
     WiringError for keys that are none.
     """
     keys = LengthKeys(who, graph_key)
-    shapes = [(ForwardMode.DECODE, rows, rows) for rows in _decode_sizes(config, limits)]
+    width = limits.drafted + 1
+    shapes = [(limits.decode_mode, rows, rows * width) for rows in _decode_sizes(config, limits)]
     for tokens in _prefill_sizes(config, limits, device):
         # Prefills of one request are common, and the padding of a batch would be most of them.
         rows = dict.fromkeys((1, min(tokens, limits.max_running)))
@@ -56,7 +57,7 @@ def plan_buckets(
         bucket
         for mode, rows, tokens in shapes
         if mode in modes
-        for bucket in keys.buckets(Bucket(mode, rows, tokens, limits.longest), device)
+        for bucket in keys.buckets(Bucket(mode, rows, tokens, _longest(mode, limits)), device)
         if most is None or rows * bucket.max_seq_len <= most
     ]
     return tuple(sorted(found, key=lambda b: (-b.rows * b.max_seq_len, -b.tokens)))
@@ -105,6 +106,12 @@ class LengthKeys:
                 f"{where}, then {again!r}", next="let it depend on nothing but the batch"
             )
         return key
+
+
+def _longest(mode: ForwardMode, limits: Limits) -> int:
+    """The longest sequence of a step, with what is drafted behind it."""
+    drafted = limits.drafted + 1 if mode is ForwardMode.TARGET_VERIFY else 0
+    return limits.longest + drafted
 
 
 def _last_alike(key_of: Callable[[int], int | None], first: int, end: int) -> int:

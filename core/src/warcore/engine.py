@@ -182,6 +182,7 @@ class Engine:
     def stats(self) -> dict[str, Any]:
         """Counts since the start, and where every fence fell: {mode, reason, count}.
 
+        "drafts": None without an algorithm, else tokens drafted and accepted, over all requests.
         "graphs": None without a graph runner, else its captures, their bytes, and the replays.
         """
         scheduler, captures = self._assembly.scheduler, self._assembly.runner.captures
@@ -192,6 +193,7 @@ class Engine:
             "tokens_per_second": scheduler.tokens / self._seconds if self._seconds else 0.0,
             "retracts": scheduler.retracts,
             "staging_stalls": scheduler.launcher.staging_stalls,
+            "drafts": scheduler.drafts.facts() if scheduler.limits.drafted else None,
             "graphs": None if captures is None else captures.facts(),
             "fences": scheduler.launcher.counters.facts(),
         }

@@ -66,13 +66,16 @@ def prefill_gates(
         batch.mode,
         engine,
         enabled=enabled,
-        reads=lambda: _reads_have_ended(batch, num_qo_tokens, scope),
+        reads=lambda: reads_have_ended(batch, num_qo_tokens, scope),
         staging=lambda: _everything_is_staged(batch, engine),
     )
 
 
-def _reads_have_ended(batch: ForwardBatch, num_qo_tokens: int, scope: Scope) -> Verdict:
-    """Gate 3: the latest, over the readers, of each one's snapshot result or else static vote."""
+def reads_have_ended(batch: ForwardBatch, num_qo_tokens: int, scope: Scope) -> Verdict:
+    """Gate 3: the latest, over the readers, of each one's snapshot result or else static vote.
+
+    Of a prefill batch, on the forward stream, after its out-graph metadata.
+    """
     ends, latest = SharedReadEnds.PRE_REPLAY, ""
     for reader in scope.readers:
         end = reader.votes.get(batch.mode)

@@ -60,8 +60,9 @@ def what_is_captured(config: EngineConfig, wired: Wired) -> PlannedGraphs:
         none = f"none can serve: {others}" if others else "none is installed and switched on"
         return PlannedGraphs(None, 0, none, listing)
     if not count:
-        decodes = _captures(wired, ForwardMode.DECODE) or not _captures(wired, ForwardMode.EXTEND)
-        mode = ForwardMode.DECODE if decodes else ForwardMode.EXTEND
+        mode = wired.limits.decode_mode
+        if _captures(wired, ForwardMode.EXTEND) and not _captures(wired, mode):
+            mode = ForwardMode.EXTEND
         cause, remedy = _why_uncaptured(mode, config, wired)
         reasons = [cause, *choices.unable_graph_runners]
         return PlannedGraphs(choices.graph_runner_name, 0, "; ".join(reasons), remedy)
@@ -78,7 +79,7 @@ def what_is_captured(config: EngineConfig, wired: Wired) -> PlannedGraphs:
 def refuse_what_cannot_be_captured(config: EngineConfig, wired: Wired) -> None:
     """ConfigError, with the cause, if sizes of captures were named and none of them is captured."""
     for option, mode, sizes in (
-        ("--graph-buckets", ForwardMode.DECODE, config.graph_buckets),
+        ("--graph-buckets", wired.limits.decode_mode, config.graph_buckets),
         ("--graph-prefill-buckets", ForwardMode.EXTEND, config.graph_prefill_buckets),
     ):
         if sizes and not any(bucket.mode is mode for bucket in wired.buckets):
@@ -157,8 +158,7 @@ def _most_positions(config: EngineConfig) -> int:
 def kinds_of_step(wired: Wired) -> Iterator[StepKind]:
     """In the order in which a person meets them: prefill, decode, and mixed if they are."""
     mixed = [ForwardMode.MIXED] if wired.limits.mixed else []
-    decodes = ForwardMode.TARGET_VERIFY if wired.limits.drafted else ForwardMode.DECODE
-    for mode in (ForwardMode.EXTEND, decodes, *mixed):
+    for mode in (ForwardMode.EXTEND, wired.limits.decode_mode, *mixed):
         buckets = [bucket for bucket in wired.buckets if bucket.mode is mode]
         if not buckets:
             yield StepKind(mode, "eager", ALL)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -44,6 +44,30 @@ class Found:
     """What follows, at least one."""
     drafted: int = 0
     """Of how many drafted tokens all but the last of them were taken."""
+
+
+@attrs.define
+class Drafts:
+    """What became of drafted tokens."""
+
+    steps: int = 0
+    """Verifies, over all requests."""
+    drafted: int = 0
+    accepted: int = 0
+
+    def count(self, request: Request, found: Found) -> None:
+        """One verify of one request."""
+        stood = len(found.tokens) - 1
+        self.steps += 1
+        self.drafted += found.drafted
+        self.accepted += stood
+        request.drafted += found.drafted
+        request.accepted += stood
+
+    def facts(self) -> dict[str, Any]:
+        """{drafted, accepted, accept_length}: the last is tokens per request and verify."""
+        length = 1 + self.accepted / self.steps if self.steps else 0.0
+        return {"drafted": self.drafted, "accepted": self.accepted, "accept_length": length}
 
 
 @attrs.frozen(eq=False)

@@ -28,6 +28,10 @@ class RequestOutput:
     """The text that is new since the output before."""
     finish_reason: str | None
     """None while it runs; then stop, length, abort or error."""
+    drafted: int = 0
+    """Tokens that were drafted for it, and judged."""
+    accepted: int = 0
+    """How many of them stood."""
     error: str | None = None
     """What went wrong, if something did: one to three lines, the last of which may be `Next: ` and
     the remedy."""
@@ -54,6 +58,8 @@ def output_of(request: Request) -> RequestOutput:
         text=text,
         delta=delta,
         finish_reason=request.finish_reason.value if request.finish_reason else None,
+        drafted=request.drafted,
+        accepted=request.accepted,
         error=None if error is None else _line(error),
         cause=error,
     )

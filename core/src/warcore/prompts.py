@@ -9,9 +9,9 @@ from warcore.errors import ConfigError, RequestError, WarcoreError
 from warcore.sampling import SamplingParams
 
 if TYPE_CHECKING:
+    from warcore.limits import Limits
     from warcore.model import Tokenizer
     from warcore.request import Request
-    from warcore.scheduler import Limits
 
 
 def prompt_ids(

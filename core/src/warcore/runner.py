@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.errors import WiringError
 from warcore.fence import FenceReason, Offer
-from warcore.gates import prefill_gates
+from warcore.gates import prefill_gates, reads_have_ended
 from warcore.recording import RecordedStep
 from warcore.resolution import resolve
 
@@ -56,6 +56,7 @@ class ModelRunner:
         self._role = role
         self._prefill_read_done = prefill_read_done
         self._fence: ReadFence | None = None
+        self._staged: ForwardBatch | None = None
 
     def join(self, engine: EngineScope, scope: Scope | None = None) -> None:
         """Learn what an algorithm and its stagers declared, before the first step.
@@ -68,6 +69,36 @@ class ModelRunner:
     def lend(self, fence: ReadFence | None) -> None:
         """The fence that this runner's phases offer to until the next call; None: nobody asks."""
         self._fence = fence
+        self._staged = None
+
+    def stage(self, batch: ForwardBatch) -> SharedReadEnds:
+        """Read ahead what a later `execute` of these rows and positions would; what remains.
+
+        For a stager, on the forward stream: runs the out-graph metadata and the snapshots of a
+        prefill batch. PRE_REPLAY: nothing shared is read later in this step. Raises what the
+        backend raises.
+        """
+        self._staged = None
+        self._backend.init_forward_metadata_out_graph(batch)
+        reason, detail = reads_have_ended(batch, batch.padded_tokens, self._scope)
+        if reason is FenceReason.SNAPSHOT_ERROR:
+            raise WiringError(detail, next="mend the snapshot, or run without a stager")
+        self._staged = batch
+        return SharedReadEnds.PRE_REPLAY if reason is FenceReason.FINE else self._ends(batch.mode)
+
+    def _ends(self, mode: ForwardMode) -> SharedReadEnds:
+        """The latest vote; never PRE_REPLAY once it is known that a read remains."""
+        return max(self._scope.ends[mode], SharedReadEnds.IN_REPLAY)
+
+    def _take_staged(self, batch: ForwardBatch) -> bool:
+        """Whether `batch` was staged: other tokens, in the same places."""
+        staged, self._staged = self._staged, None
+        return (
+            staged is not None
+            and staged.mode is batch.mode
+            and staged.rows is batch.rows
+            and staged.positions is batch.positions
+        )
 
     def execute(self, batch: ForwardBatch) -> Output:
         """Run one phase on the current stream: replayed if a captured step holds it, else eagerly.
@@ -83,6 +114,9 @@ class ModelRunner:
                 next="name its runner in last_shared_read_runner; in prefill steps, declare "
                 "later_prefill_reader",
             )
+        if self._take_staged(batch):
+            # What was staged lies where the eager step looks for it.
+            return self._eager(batch, staged=True)
         bucket = None if self.captures is None else self.captures.bucket_for(batch)
         return self._eager(batch) if bucket is None else self._replayed(batch, bucket)
 
@@ -101,14 +135,15 @@ class ModelRunner:
 
     # ---- the two ways of a step: where each records and offers -----------------------------------
 
-    def _eager(self, batch: ForwardBatch) -> Output:
+    def _eager(self, batch: ForwardBatch, *, staged: bool = False) -> Output:
         """Without a graph the event goes exactly where the latest vote says."""
         mode, backend = batch.mode, self._backend
         ends = None if mode.is_prefill else self._scope.ends[mode]
         if ends is SharedReadEnds.UNKNOWN:
             self._offer_undeclared(mode)
-        self._device.phase("out_graph")
-        backend.init_forward_metadata_out_graph(batch)
+        if not staged:
+            self._device.phase("out_graph")
+            backend.init_forward_metadata_out_graph(batch)
         if mode.is_prefill:
             self._publish_prefill(batch, batch.padded_tokens)
         if ends is SharedReadEnds.PRE_REPLAY:
@@ -191,7 +226,7 @@ class ModelRunner:
             self._offer(Offer(batch.mode, None, reason, detail))
 
     def _listener(self, mode: ForwardMode) -> ReadFence | None:
-        """Who hears what this runner offers; a prefill step's fence hears the target's gates only."""
+        """Who hears this runner's offers: in a prefill step only the target's gates speak."""
         fence = self._fence
         if fence is not None and fence.prefill and not fence.expects(self, mode):
             return None

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-import attrs
-
-from warcore.launch import Entry
+from warcore.launch import Drafts, Entry
 from warcore.pools import Pages, Pool, pages_for
 from warcore.request import FinishReason
 
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
     from warcore.launch import Found, Launch
     from warcore.launcher import Launcher
+    from warcore.limits import Limits
     from warcore.request import Request
 
 
@@ -48,33 +47,6 @@ def normal_loop(core: Scheduler) -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class Limits:
-    """How much may run at once."""
-
-    max_running: int
-    max_context: int
-    page_size: int
-    pages: int
-    prefill_chunk: int
-    """Prompt tokens per step, over all requests."""
-    mixed: bool = False
-    """Whether a step may hold prefill chunks and decodes; such a step has a coarse fence."""
-    drafted: int = 0
-    """Tokens that are drafted for each request and step."""
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence that can run: context and pool hold it."""
-        return min(self.max_context, self.pages * self.page_size)
-
-    @property
-    def max_tokens(self) -> int:
-        """Tokens of the largest step."""
-        verify = self.max_running * (self.drafted + 1)
-        return max(self.prefill_chunk + self.max_running, verify)
-
-
 class Scheduler:
     """Host state of everything that waits or runs. All methods are called on one host thread."""
 
@@ -92,6 +64,7 @@ class Scheduler:
         self.steps = 0
         self.tokens = 0
         self.retracts = 0
+        self.drafts = Drafts()
         self.news: list[Request] = []
         """Requests that finished, and streaming ones that got a token, since the engine looked."""
         self.launcher = launcher
@@ -257,8 +230,8 @@ class Scheduler:
         request = entry.request
         request.pending -= 1
         request.slack -= entry.drafted
-        request.drafted += found.drafted
-        request.accepted += len(found.tokens) - 1
+        if entry.drafted:
+            self.drafts.count(request, found)
         try:
             for token in found.tokens:
                 request.accept(token)

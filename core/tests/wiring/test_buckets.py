@@ -14,7 +14,7 @@ from warcore import Bucket, ForwardMode, WiringError
 from warcore.buckets import HOST_POSITIONS, PREFILLS_ON_CUDA, plan_buckets
 from warcore.errors import ConfigError
 from warcore.inputs import blank
-from warcore.scheduler import Limits
+from warcore.limits import Limits
 
 CPU = torch.device("cpu")
 DECODE, EXTEND = ForwardMode.DECODE, ForwardMode.EXTEND

@@ -24,7 +24,17 @@ _ABORTED = "abort"
 _HEADING = 100
 _MOST = 5
 """How many errors, and how many spans of prompts for each, are told."""
-_RESULT = ("index", "prompt", "prompt_ids", "output_ids", "text", "finish_reason", "error")
+_RESULT = (
+    "index",
+    "prompt",
+    "prompt_ids",
+    "output_ids",
+    "text",
+    "finish_reason",
+    "drafted",
+    "accepted",
+    "error",
+)
 
 
 def document(engine: Engine, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
@@ -129,6 +139,12 @@ def _counts(stats: dict[str, Any], *, uncaptured: bool) -> str:
         f"in {stats['seconds']:.2f} s: "
         f"{stats['tokens_per_second']:.1f} tokens/s"
     )
+    drafts = stats["drafts"]
+    if drafts:
+        text += (
+            f"; {drafts['accepted']} of {drafts['drafted']} drafted tokens stood, "
+            f"{drafts['accept_length']:.2f} tokens a verify"
+        )
     graphs = stats["graphs"]
     if graphs:
         keep = "that keeps" if graphs["captures"] == 1 else "that keep"

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
     Decorator = Callable[..., Any]
 
-_SERVE, _SIZE, _GRAPHS, _PLUGINS, _SAMPLE = "Engine", "Sizes", "Graphs", "Plugins", "Sampling"
+_SERVE, _SIZE, _GRAPHS, _SPEC = "Engine", "Sizes", "Graphs", "Speculation"
+_PLUGINS, _SAMPLE = "Plugins", "Sampling"
 
 
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the engine's options; it is called with `config: EngineConfig`."""
-    options = {**_serving(), **_sizes(), **_graphs(), **_plugins(), **_draws()}
+    options = {**_serving(), **_sizes(), **_graphs(), **_speculation(), **_plugins(), **_draws()}
     return _filling(EngineConfig, "config", options, command)
 
 
@@ -168,6 +169,25 @@ def _graphs() -> dict[str, Decorator]:
             "Token counts of captured prefills  [default: some on CUDA, none on a CPU]",
         ),
         "graph_positions": _engine(_GRAPHS, "graph_positions", positions, type=int, metavar="N"),
+    }
+
+
+def _speculation() -> dict[str, Decorator]:
+    """Who drafts, how much, and who reads ahead for it."""
+    tokens = "Tokens that it drafts for each request and step  [default: its own]"
+    topk = "Alternatives at each position: a tree, if the algorithm and the backend can."
+    return {
+        "spec_algo": _engine(_SPEC, "spec_algo", "Speculative algorithm", metavar="NAME"),
+        "spec_tokens": _engine(_SPEC, "spec_tokens", tokens, type=int, metavar="N"),
+        "spec_topk": _engine(_SPEC, "spec_topk", topk, type=int, metavar="N"),
+        "stagers": option(
+            _SPEC,
+            "--stager",
+            "stagers",
+            metavar="NAME",
+            multiple=True,
+            help="Copies ahead what a draft's prefill reads; repeatable.",
+        ),
     }
 
 
