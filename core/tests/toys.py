@@ -10,6 +10,7 @@ import torch
 
 from warcore import (
     AttentionBackend,
+    Draft,
     ForwardMode,
     GraphRunner,
     Layer,
@@ -18,6 +19,7 @@ from warcore import (
     ModelInfo,
     Output,
     SharedReadEnds,
+    SpecAlgorithm,
 )
 
 VOCAB, HEADS, DIM, CONTEXT = 64, 2, 8, 64
@@ -159,6 +161,15 @@ class Replaying(GraphRunner):
         graph, output = self.captured[bucket]
         graph.replay()
         return output
+
+
+class Repeating(SpecAlgorithm):
+    """The smallest algorithm: proposes the newest token again and again."""
+
+    later_prefill_reader = False
+
+    def draft(self, batch):
+        return Draft(batch.tokens[:, None].repeat(1, self.ctx.num_tokens))
 
 
 PREFILLS = (ForwardMode.EXTEND, ForwardMode.MIXED)

@@ -170,11 +170,14 @@ class EngineConfig:
                 "fence='coarse' with loop='normal': the normal loop has no fence",
                 next="loop='overlap', or leave the fence out",
             )
-        alone = {"spec_tokens": self.spec_tokens, "stagers": self.stagers}
-        if self.spec_topk > 1:
-            alone["spec_topk"] = self.spec_topk
-        for name, value in alone.items():
-            if value and self.spec_algo is None:
-                raise ConfigError(
-                    f"{name}={value!r} without a speculative algorithm", next="name spec_algo"
-                )
+        given = {
+            "spec_tokens": self.spec_tokens,
+            "spec_topk": self.spec_topk > 1,
+            "stagers": self.stagers,
+        }
+        alone = [name for name, value in given.items() if value]
+        if alone and self.spec_algo is None:
+            raise ConfigError(
+                f"{' and '.join(alone)} without a speculative algorithm",
+                next="--spec-algo NAME; warcore list-plugins --kind spec_algo has names",
+            )

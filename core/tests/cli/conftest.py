@@ -40,6 +40,13 @@ def graphs(toy_site, monkeypatch):
 
 
 @pytest.fixture
+def drafts(graphs, toy_site, monkeypatch):
+    """Install the toy algorithm too."""
+    toy_site.add("toy-drafts", {"spec_algo": {"toy-drafts": f"{MODULE}:Repeating"}})
+    monkeypatch.setenv(ALLOWLIST, "toy,toy-rows,toy-graphs,toy-drafts")
+
+
+@pytest.fixture
 def toys(toy_site):
     """The module of the toy plugins, as the engine imports it."""
     return importlib.import_module(MODULE)

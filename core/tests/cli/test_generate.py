@@ -177,6 +177,29 @@ class TestPromptsFile:
         assert "[2/2] hello\n" in result.out
 
 
+class TestSpeculation:
+    def test_the_text_is_the_same_and_the_stats_say_what_stood(self, generate, drafts):
+        context = "--context-length", "32"
+        plain = generate("hello", *context, *SHORT)
+        drafted = generate(
+            "hello", "--spec-algo", "toy-drafts", "--spec-tokens", "2", "--stats", *context, *SHORT
+        )
+        assert drafted.code == plain.code == 0
+        assert drafted.out.splitlines()[0] == plain.out.splitlines()[0] != ""
+        assert "drafted tokens stood" in drafted.out
+
+    def test_an_algorithm_that_is_not_there_is_named_with_what_is(self, generate, drafts):
+        result = generate("hello", "--spec-algo", "toy-draft")
+        assert result.code == 2
+        assert "toy-drafts" in result.err
+
+    @pytest.mark.parametrize("option", [("--spec-tokens", "2"), ("--stager", "x")])
+    def test_what_belongs_to_an_algorithm_is_refused_without_one(self, generate, option):
+        result = generate("hello", *option)
+        assert result.code == 2
+        assert "--spec-algo" in result.err
+
+
 class TestJson:
     def test_the_document_has_engine_results_and_stats(self, generate, reference):
         answers = reference("hello", "x y", max_new_tokens=6)
@@ -193,6 +216,8 @@ class TestJson:
                 "output_ids": answer.output_ids,
                 "text": answer.text,
                 "finish_reason": "length",
+                "drafted": 0,
+                "accepted": 0,
                 "error": None,
             }
         assert found["stats"]["tokens"] == 12

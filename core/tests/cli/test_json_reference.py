@@ -29,6 +29,7 @@ RUNS = {
         ("abc", "de", "--max-new-tokens", "4"),
         ("a" * 99, "x"),
         ("a", "--loop", "normal"),
+        ("abc", "--spec-algo", "toy-drafts", "--spec-tokens", "2", "--context-length", "32"),
     ],
     "new": [("backend", "fast-rows", "--dir", "deep/down"), ("backend", "fast-rows")],
     "plan": [(), ("--mixed", "--fence", "coarse"), ("--graph-runner", "none", "--loop", "normal")],
@@ -66,7 +67,7 @@ def fields(value, path=""):
 
 
 @pytest.fixture
-def documents(command, graphs, tmp_path, monkeypatch, capsys):
+def documents(command, drafts, tmp_path, monkeypatch, capsys):
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
