@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import attrs
 import pytest
 from wrong_plugins.catalogue import entries, under_check
@@ -120,6 +122,20 @@ class TakesTheAddress(Right):
 def test_what_a_pointer_reads_is_out_of_sight_and_no_verdict_is_given():
     with pytest.raises(Unproven, match="takes the address of req_to_token"):
         CHECKS["backend.races"].run(attrs.evolve(subject_of(TakesTheAddress), cells="none"))
+
+
+class OnAThread(Right):
+    """Lets threads of its own read the table."""
+
+    def init_forward_metadata_out_graph(self, batch):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(self._gather, batch)
+
+
+def test_what_a_thread_of_its_own_touches_is_out_of_sight_and_named_by_its_line():
+    subject = attrs.evolve(subject_of(OnAThread), cells="none")
+    with pytest.raises(Unproven, match=r"test_rules_backend_engine.py:\d+: pool.submit"):
+        CHECKS["backend.races"].run(subject)
 
 
 class Undeclared(Right):

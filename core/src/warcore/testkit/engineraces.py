@@ -12,6 +12,7 @@ from warcore.statics import Statics
 from warcore.testkit.attribution import Attribution
 from warcore.testkit.enginetouches import EngineTouches, watched_tensors
 from warcore.testkit.hostcopies import HostCopies
+from warcore.testkit.ownthreads import threads_started
 from warcore.testkit.races import RaceDetector
 from warcore.testkit.several import Several
 
@@ -41,10 +42,12 @@ def races_of(workload: Workload, host: str = "inline", **fields: Any) -> Watched
 
     Raises what a step raises, unless a race explains it.
     """
-    with noting_origins(), workload.engine(host, **fields) as engine:
+    with threads_started() as places, noting_origins(), workload.engine(host, **fields) as engine:
         # Static memory that is taken in the first step is watched from the second on.
         engine.generate([workload.requests[0].prompt], SamplingParams(max_new_tokens=2), raw=True)
-        return watch(engine, workload.serve)
+        found = watch(engine, workload.serve)
+    threads = (f"what the thread touches that {place} starts" for place in dict.fromkeys(places))
+    return attrs.evolve(found, unseen=(*found.unseen, *threads))
 
 
 def watch(engine: Engine, serve: Callable[[Engine], Served]) -> Watched:
