@@ -13,7 +13,7 @@ from following import ROOT, Settler, blocks
 from tree_rules.sources import distributions
 
 PAGE = Path("docs/authors/tutorial.md")
-LATE = ("row_major", "-k", "no_late_access")
+FINE = {"passed", "not applicable"}
 ANSWER = ("abc", "--model", "random:tiny", "--raw", "--max-new-tokens", "5", "--ignore-eos")
 RUN = ("warcore", "generate", *ANSWER)
 
@@ -35,18 +35,20 @@ def test_a_new_package_goes_the_whole_road(wheels, tmp_path):
     author.run("warcore", "new", "backend", "row-major")
     author.folder /= "warcore-backend-row-major"
     author.run("pip", "install", "-e", ".[test]")
-    assert outcomes(author.run(*check, "row_major")) <= {"passed", "not applicable"}
+    assert outcomes(author.run(*check, "row_major")) <= FINE
 
     (lie,) = (block.text for block in blocks(PAGE) if block.file == "lie.diff")
     (author.folder / "lie.diff").write_text(lie, encoding="utf-8")
     honest = author.run(*RUN, "--backend", "row_major")
     author.run("git", "apply", "lie.diff")
     assert author.run(*RUN, "--backend", "row_major") == honest, "no token tells of the lie"
-    refused = author.attempt(*check, *LATE)
-    assert refused.returncode == 1
+    refused = author.attempt(*check, "row_major", "-k", "no_late_access")
+    assert refused.returncode == 1, refused.stdout + refused.stderr
     assert "backend.py:69: slots = self.ctx.shared.req_to_token[rows," in refused.stdout
+    (again,) = re.findall(r"^    just this  warcore (.*)$", refused.stdout, re.MULTILINE)
+    just_this = ("warcore", *again.split())
     author.run("git", "apply", "-R", "lie.diff")
-    assert outcomes(author.run(*check, *LATE)) == {"passed"}
+    assert outcomes(author.run(*just_this)) <= FINE
 
     author.run("pip", "wheel", "--wheel-dir", "dist", ".")
     author.run("pip", "uninstall", "--yes", "warcore-backend-row-major")
@@ -55,7 +57,7 @@ def test_a_new_package_goes_the_whole_road(wheels, tmp_path):
     listing = json.loads(author.run("warcore", "list-plugins", "--json", "--strict"))
     assert "row_major" in {row["name"] for row in listing["plugins"]}
     assert author.run(*RUN, "--backend", "row_major") == honest
-    assert outcomes(author.run(*check, *LATE)) == {"passed"}
+    assert outcomes(author.run(*just_this)) <= FINE
 
 
 @pytest.mark.slow
