@@ -28,15 +28,15 @@ class RequestOutput:
     """The text that is new since the output before."""
     finish_reason: str | None
     """None while it runs; then stop, length, abort or error."""
-    drafted: int = 0
-    """Tokens that were drafted for it, and judged."""
-    accepted: int = 0
-    """How many of them stood."""
     error: str | None = None
     """What went wrong, if something did: one to three lines, the last of which may be `Next: ` and
     the remedy."""
     cause: BaseException | None = attrs.field(default=None, repr=False, eq=False)
     """The exception itself, with the traceback of whoever raised it."""
+    drafted: int = 0
+    """Tokens that were drafted for it, and judged."""
+    accepted: int = 0
+    """How many of them stood."""
 
     @property
     def finished(self) -> bool:
