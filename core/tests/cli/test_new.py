@@ -19,6 +19,7 @@ from warcore.registry import ALLOWLIST
 TEMPLATES = Path(templates.__file__).parents[1] / "templates"
 WORDS = re.compile(r"PLUGIN_[A-Z]+|WARCORE_RANGE")
 FOLDER = "warcore-backend-fast-rows"
+KINDS = ["backend", "spec_algo"]
 
 
 @pytest.fixture
@@ -61,17 +62,36 @@ def test_a_backend_has_all_that_a_package_needs(new):
     ]
 
 
-def test_no_word_of_the_template_is_left(new):
-    new("backend", "fast-rows")
-    for path in tree(FOLDER):
+def test_an_algorithm_has_all_that_a_package_needs(new):
+    assert new("spec-algo", "twice")[0] == 0
+    assert tree("warcore-spec-twice") == [
+        ".github/workflows/check.yml",
+        ".gitignore",
+        "CHANGELOG.md",
+        "LICENSE",
+        "README.md",
+        "pyproject.toml",
+        "src/warcore_spec_twice/__init__.py",
+        "src/warcore_spec_twice/algorithm.py",
+        "src/warcore_spec_twice/py.typed",
+        "tests/test_algorithm.py",
+        "tests/test_contract.py",
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_word_of_the_template_is_left(new, kind):
+    new(kind, "fast-rows", "--dir", "p")
+    for path in tree("p"):
         assert not WORDS.search(path)
-        assert not WORDS.search(Path(FOLDER, path).read_text(encoding="utf-8")), path
+        assert not WORDS.search(Path("p", path).read_text(encoding="utf-8")), path
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["x", "fast-rows", "sliding-window-rows"])
 @pytest.mark.parametrize("width", ["88", "100"])
-def test_its_modules_are_as_ruff_writes_them(new, name, width):
-    new("backend", name, "--dir", "p")
+def test_its_modules_are_as_ruff_writes_them(new, kind, name, width):
+    new(kind, name, "--dir", "p")
     rules = "E,F,W,I,UP,B,RUF,SIM,TC,N,A,C4,PT,PL,RET,ARG005"
     ruff = [sys.executable, "-m", "ruff"]
     for command in (["check", "--select", rules], ["format", "--check"]):
@@ -85,9 +105,11 @@ def test_its_modules_are_as_ruff_writes_them(new, name, width):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_its_class_says_what_it_is_and_each_method_too(new):
-    new("backend", "fast-rows")
-    text = Path(FOLDER, "src/warcore_backend_fast_rows/backend.py").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("kind", "file"), [("backend", "backend"), ("spec_algo", "algorithm")])
+def test_its_class_says_what_it_is_and_each_method_too(new, kind, file):
+    new(kind, "fast-rows", "--dir", "p")
+    (path,) = Path("p").glob(f"src/*/{file}.py")
+    text = path.read_text(encoding="utf-8")
     (cls,) = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
     assert cls.name == "FastRows"
     assert all(
@@ -154,8 +176,12 @@ def test_it_imports_no_torch(tmp_path):
 @pytest.mark.parametrize(
     ("args", "what", "remedy"),
     [
-        (("backnd", "x"), "no kind of plugin 'backnd'; did you mean backend?", "new backend NAME"),
-        (("model", "x"), "there is no template of a model", "warcore new backend NAME"),
+        (
+            ("backnd", "x"),
+            "no kind of plugin 'backnd'; did you mean backend?",
+            "new backend|spec_algo NAME",
+        ),
+        (("model", "x"), "there is no template of a model", "warcore new backend|spec_algo NAME"),
         (("backend", "FastRows"), "'FastRows' cannot be a plugin's name", "backend fast-rows"),
         (("backend", "fast.rows"), "'fast.rows' cannot be a plugin's name", "backend fast-rows"),
         (("backend", "../up"), "'../up' cannot be a plugin's name", "backend up"),

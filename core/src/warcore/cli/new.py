@@ -32,9 +32,9 @@ SCHEMA = 1
 def new(*, kind: str, name: str, folder: str | None, as_json: bool) -> None:
     """Write the package of a new plugin NAME: one that works, to be changed step by step.
 
-    KIND is `backend`. The package has a class that keeps the contract, tests, a README, a
-    changelog, a CI file and a licence, and requires this minor of warcore. Nothing that is there
-    is overwritten. Exit code: 0 if all of it was written, else 2.
+    KIND is `backend` or `spec_algo`. The package has a class that keeps the contract, tests, a
+    README, a changelog, a CI file and a licence, and requires this minor of warcore. Nothing that
+    is there is overwritten. Exit code: 0 if all of it was written, else 2.
     """
     plugin = Plugin.named(kind_of(kind), name)
     target = _vacant(Path(folder if folder is not None else plugin.distribution))

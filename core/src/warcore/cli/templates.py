@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".template"
 """Of every file: so that nobody takes one for the code or the settings of the core itself."""
+SHORT: Final[dict[Kind, str]] = {"spec_algo": "spec"}
+"""Kinds that distributions call otherwise."""
 DOTTED: Final = {"gitignore": ".gitignore", "github": ".github"}
 """What would mean something to git where the templates lie."""
 NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -61,7 +63,7 @@ class Plugin:
 
     @property
     def distribution(self) -> str:
-        return f"warcore-{self.kind}-{self.name}".replace("_", "-")
+        return f"warcore-{SHORT.get(self.kind, self.kind)}-{self.name}".replace("_", "-")
 
     @property
     def module(self) -> str:
