@@ -113,6 +113,13 @@ class EngineConfig:
     """What a class of your own shall recognise and load; empty: its name."""
     backend: str | type[AttentionBackend] | None = attrs.field(default=None, validator=_plugin)
     """A registered name or a class of your own; None: the one that can serve, best rank first."""
+    prefill_backend: str | type[AttentionBackend] | None = attrs.field(
+        default=None, validator=_plugin
+    )
+    """For prefills, with `decode_backend` for the other steps, in place of `backend`."""
+    decode_backend: str | type[AttentionBackend] | None = attrs.field(
+        default=None, validator=_plugin
+    )
     graph_runner: str | type[GraphRunner] | None = attrs.field(default=None, validator=_plugin)
     """A registered name or a class of your own; "none": every step runs eagerly; None: the one
     that can serve, best rank first, if the device has graphs."""
@@ -169,6 +176,16 @@ class EngineConfig:
             raise ConfigError(
                 "fence='coarse' with loop='normal': the normal loop has no fence",
                 next="loop='overlap', or leave the fence out",
+            )
+        halves = {
+            "prefill_backend": self.prefill_backend,
+            "decode_backend": self.decode_backend,
+        }
+        named = [name for name, value in halves.items() if value is not None]
+        if named and (len(named) < len(halves) or self.backend is not None):
+            raise ConfigError(
+                f"{named[0]} stands for half of the steps",
+                next="--prefill-backend NAME with --decode-backend NAME, or --backend NAME alone",
             )
         given = {
             "spec_tokens": self.spec_tokens,

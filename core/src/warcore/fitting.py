@@ -13,7 +13,7 @@ from warcore.errors import PluginError, WiringError, blame
 from warcore.registry import PluginRecord, candidates, load, select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from warcore.backend import AttentionBackend, AttentionSpec
     from warcore.config import EngineConfig
@@ -28,6 +28,7 @@ DEFAULT_PAGE_SIZE = 16
 PATIENCE = 10.0
 """Seconds after which a person should know what is being imported."""
 WORDS = {"conflict": "in conflict"}
+_OTHERS = "other names for --prefill-backend and --decode-backend, or --backend NAME alone"
 NOUNS: dict[str, str] = {"backend": "attention backend", "graph_runner": "graph runner"}
 
 
@@ -38,6 +39,8 @@ class Fit:
     name: str
     cls: type[Any]
     spec: AttentionSpec
+    parts: Mapping[str, str] = attrs.field(factory=dict)
+    """Of a hybrid, {"prefill": name, "decode": name}."""
 
 
 def choose_backend(
@@ -55,6 +58,9 @@ def choose_backend(
         spec = spec_for(size)
         return spec, [*reasons, *_reasons(f"backend {name}", cls, spec)]
 
+    if config.prefill_backend is not None:
+        assert config.decode_backend is not None
+        return _both(config.prefill_backend, config.decode_backend, records, judge)
     if config.backend is not None:
         return _named("backend", config.backend, records, judge)
     able, unable = _fitting("backend", records, judge)
@@ -65,6 +71,31 @@ def choose_backend(
             next="warcore list-plugins --kind backend",
         )
     return _best("backend", able)
+
+
+def _both(prefill: Any, decode: Any, records: Sequence[PluginRecord], judge: Judge) -> Fit:
+    """Two backends as one. WiringError with all reasons why they cannot serve together."""
+    from warcore.hybrid import hybrid_of
+
+    names, classes = [], []
+    for wanted in (prefill, decode):
+        named = isinstance(wanted, str)
+        record = (
+            select(records, "backend", wanted)
+            if named
+            else PluginRecord.of_class("backend", wanted)
+        )
+        names.append(record.name)
+        classes.append(load(record))
+    cls, name = hybrid_of(*classes), "+".join(names)
+    sizes = cls.page_sizes
+    if sizes is not None and not sizes:
+        raise WiringError(f"{names[0]} and {names[1]} have no page size in common", next=_OTHERS)
+    spec, reasons = judge(name, cls)
+    if reasons:
+        lines = "".join(f"\n  {reason}" for reason in reasons)
+        raise WiringError(f"{name} cannot serve this:{lines}", next=_OTHERS)
+    return Fit(name, cls, spec, dict(zip(cls.children, names, strict=True)))
 
 
 def choose_graph_runner(

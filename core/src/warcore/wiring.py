@@ -15,7 +15,7 @@ import attrs
 from warcore.backend import AttentionBackend, AttentionSpec
 from warcore.contract import GraphKind
 from warcore.errors import ConfigError, WiringError, blame
-from warcore.fitting import DEFAULT_PAGE_SIZE, choose_backend, choose_graph_runner
+from warcore.fitting import DEFAULT_PAGE_SIZE, Fit, choose_backend, choose_graph_runner
 from warcore.options import parse_options
 from warcore.registry import find_plugins
 from warcore.serving import find_model
@@ -110,7 +110,7 @@ def choose(config: EngineConfig, device: Device) -> Choices:
         )
 
     backend = choose_backend(config, records, spec_for)
-    backend_options = _options(backend.name, backend.cls, given)
+    backend_options = _backend_options(backend, given)
     runner, unable = choose_graph_runner(
         config, records, backend.spec, graphs=device.supports_graphs
     )
@@ -132,7 +132,8 @@ def choose(config: EngineConfig, device: Device) -> Choices:
             backend=backend.cls,
             options=partial(_options, given=given),
         )
-    parts = [ref.partition(":")[0], backend.name, *([runner.name] if runner else [])]
+    parts = [ref.partition(":")[0], *(backend.parts.values() or [backend.name])]
+    parts += [runner.name] if runner else []
     parts += [] if speculation is None else speculation.names
     _all_used(given, parts)
     return Choices(
@@ -201,6 +202,19 @@ def _by_owner(options: Mapping[str, str]) -> dict[str, dict[str, str]]:
             raise ConfigError(f"--opt {path}={value} names no option", next="--opt NAME.key=value")
         found.setdefault(owner, {})[key] = value
     return found
+
+
+def _backend_options(backend: Fit, given: dict[str, dict[str, str]]) -> object:
+    if not backend.parts:
+        return _options(backend.name, backend.cls, given)
+    # Copies of what was given: one backend may serve both halves.
+    options = {
+        part: _options(name, backend.cls.children[part], dict(given))
+        for part, name in backend.parts.items()
+    }
+    for name in backend.parts.values():
+        given.pop(name, None)
+    return options
 
 
 def _options(name: str, cls: Any, given: dict[str, dict[str, str]]) -> object:

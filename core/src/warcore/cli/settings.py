@@ -107,6 +107,8 @@ def _serving() -> dict[str, Decorator]:
         return _engine(_SERVE, field, text, type=OneOf(known))
 
     backend = "Attention backend  [default: the best that can serve the model]"
+    prefill = "For prefills, in place of --backend; needs --decode-backend."
+    decode = "For every other step; needs --prefill-backend."
     host = "How the host device runs streams."
     coarse = "coarse: wait for whole forwards, whatever plugins declare; needs the overlap loop."
     mixed = "Mix prefill chunks with decodes in one step."
@@ -119,6 +121,8 @@ def _serving() -> dict[str, Decorator]:
             help="A name, NAME:ARGUMENT or a path; `warcore list-plugins --kind model` has names.",
         ),
         "backend": _engine(_SERVE, "backend", backend, metavar="NAME"),
+        "prefill_backend": _engine(_SERVE, "prefill_backend", prefill, metavar="NAME"),
+        "decode_backend": _engine(_SERVE, "decode_backend", decode, metavar="NAME"),
         "dtype": words("dtype", "Of weights, activations and KV cache.", *DTYPES),
         "device": words("device", "auto: CUDA where there is one.", "auto", "host", "cuda"),
         "host": _engine(_SERVE, "host", host, metavar="auto|threads|inline|seeded:N"),
