@@ -20,6 +20,8 @@ from warcore.testkit.subject import Subject
 CHECKS = {check.name: check for check in checks_of("spec_algo") if check.kind == "spec_algo"}
 ENTRIES = [each for each in entries() if each.path.parent.name == "spec_algos"]
 WRONG = [each for each in ENTRIES if not each.is_right]
+FOUND = [each for each in WRONG if each.path.stem != "accepts_what_it_refuses_later"]
+"""The others raise."""
 RIGHT = [each for each in ENTRIES if each.is_right]
 
 
@@ -41,13 +43,12 @@ def before(check):
     return found
 
 
-@pytest.mark.parametrize("entry", [e for e in WRONG if not e.path.stem.startswith("acc")], ids=str)
+@pytest.mark.parametrize("entry", FOUND, ids=str)
 def test_a_wrong_algorithm_is_found_by_the_detector_that_it_names(entry, tmp_path):
     with under_check(entry, tmp_path) as subject:
         failure = refuted(entry.breaks, subject)
         assert set(failure.seen_by) >= set(entry.detectors)
-        again = refuted(entry.breaks, attrs.evolve(subject, cells=failure.cell))
-    assert again.cell == failure.cell
+        assert failure.cell in subject.offered
 
 
 def test_what_refuses_to_be_built_raises_out_of_its_own_code(tmp_path):
@@ -57,6 +58,14 @@ def test_what_refuses_to_be_built_raises_out_of_its_own_code(tmp_path):
         pytest.raises(Exception, match="at most 4 tokens"),
     ):
         CHECKS[entry.breaks].run(subject)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", FOUND, ids=str)
+def test_a_failure_repeats_in_its_cell_alone(entry, tmp_path):
+    with under_check(entry, tmp_path) as subject:
+        cell = refuted(entry.breaks, subject).cell
+        assert refuted(entry.breaks, attrs.evolve(subject, cells=cell)).cell == cell
 
 
 @pytest.mark.slow
