@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from warcore.sampling import SEED_LIMIT, draw, probabilities, sample, uniform
+from warcore.draws import SEED_LIMIT, uniform
+from warcore.sampling import draw, probabilities, sample
 
 if TYPE_CHECKING:
     import torch
