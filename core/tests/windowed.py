@@ -94,7 +94,9 @@ class Mapped(RowMajor):
             nth = (at - first).clamp(0, drafts - 1)
             drafted = (at >= first) & (at < first + drafts)
             seen = (at < first) | (drafted & batch.tree_mask.gather(1, nth))
-            depth = torch.where(drafted, batch.positions[batch.q_start[batch.q_row, None] + nth], at)
+            depth = torch.where(
+                drafted, batch.positions[batch.q_start[batch.q_row, None] + nth], at
+            )
         return seen if window is None else seen & (batch.positions[:, None] - depth < window)
 
 

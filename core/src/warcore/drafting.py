@@ -80,7 +80,9 @@ class Drafting:
         assert batch.ahead is not None
         # NOTE: the map is shared too. What moves accepted tokens comes after the reads' end, so its
         # places are looked up first, as all write locations are.
-        swa = None if self._full_to_swa is None else self._full_to_swa[batch.ahead].long()
+        swa = None
+        if self._tree and self._full_to_swa is not None:
+            swa = self._full_to_swa[batch.ahead].long()
         self._device.phase("draft")
         draft = self._checked(self._algorithm.draft(batch), batch.padded_size)
         lengths = batch.positions

@@ -82,21 +82,23 @@ class SharedBuffers:
 
         The caller has put the barrier of the last launch on that stream before.
         """
-        return self._stream.submit(self._write_pages, self._by_page, places, pages)
+        return self._stream.submit(self._write_pages, places, pages)
 
     def write_map(self, full: torch.Tensor, swa: torch.Tensor) -> Pending:
         """Let pages `full` [n] i64 of the full pool lead to pages `swa` [n] i64 of the window pool.
 
         Runs on the schedule stream, behind the barrier as `write_pages` does.
         """
+        return self._stream.submit(self._write_map, full, swa)
+
+    def _write_pages(self, places: torch.Tensor, pages: torch.Tensor) -> None:
+        self._by_page.index_copy_(0, places, self._slots(pages))
+
+    def _write_map(self, full: torch.Tensor, swa: torch.Tensor) -> None:
         assert self.map_writer is not None, "there is no window pool"
         by_page = self.map_writer.view(-1, self._page_size)
-        return self._stream.submit(self._write_pages, by_page, full, swa)
+        by_page.index_copy_(0, full, self._slots(swa))
 
-    def _write_pages(
-        self, by_page: torch.Tensor, places: torch.Tensor, pages: torch.Tensor
-    ) -> None:
-        import torch
-
-        slots = pages.unsqueeze(1) * self._page_size + self._offsets
-        by_page.index_copy_(0, places, slots.to(torch.int32))
+    def _slots(self, pages: torch.Tensor) -> torch.Tensor:
+        """[n, page_size] i32."""
+        return (pages.unsqueeze(1) * self._page_size + self._offsets).int()
