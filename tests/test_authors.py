@@ -26,7 +26,7 @@ def name(package):
 def sample(package, monkeypatch):
     """The class of a package's plugin, imported from its sources."""
     monkeypatch.syspath_prepend(package / "src")
-    module = f"warcore_{package.name}_sample"
+    (module,) = (path.name for path in (package / "src").iterdir() if path.name.isidentifier())
     yield importlib.import_module(module).Sample
     for each in [key for key in sys.modules if key.partition(".")[0] == module]:
         del sys.modules[each]

@@ -7,8 +7,9 @@ import sys
 import pytest
 import torch
 
+from warcore.draws import uniform
 from warcore.errors import ConfigError
-from warcore.sampling import SamplingBatch, SamplingParams, sample, uniform
+from warcore.sampling import SamplingBatch, SamplingParams, sample
 
 VOCAB = 37
 
@@ -136,7 +137,7 @@ def test_positions_may_be_int32_as_sequence_lengths_are():
 def test_the_finalizer_gives_splitmix64s_published_numbers():
     # The first outputs of SplitMix64 from state 1234567.
     word, state, got = 2**64 - 1, 1234567, []
-    from warcore.sampling import GAMMA, _finalize, _signed
+    from warcore.draws import GAMMA, _finalize, _signed
 
     for _ in range(3):
         state = (state + GAMMA) & word

@@ -18,7 +18,7 @@ FLOORS: Final = (
         "fence resolution gates"
     ),
     (
-        "runner recording graphs inputs captures step launch spec stager sampling acceptance "
+        "runner recording graphs inputs captures step launch spec stager draws sampling acceptance "
         "drafting"
     ),
     (

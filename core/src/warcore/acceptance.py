@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from warcore.sampling import draw, probabilities, sample, uniform
+from warcore.draws import SEED_LIMIT, uniform
+from warcore.sampling import draw, probabilities, sample
 
 if TYPE_CHECKING:
     import torch
@@ -107,7 +108,8 @@ def _by_rejection(
         follows = node - 1 if draft.parents is None else draft.parents[:, node - 1]
         asked = (walk.at == follows) & allowed[:, node - 1]
         token, q = tokens[:, node - 1], drawn_from[:, node - 1]
-        luck = uniform(sampling.seed ^ (node * _OWN_DRAWS), walk.of(places), probs.dtype)
+        own = node * _OWN_DRAWS % SEED_LIMIT
+        luck = uniform(sampling.seed ^ own, walk.of(places), probs.dtype)
         chance = left.gather(1, token[:, None]).squeeze(1)
         stands = asked & (luck * q.gather(1, token[:, None]).squeeze(1) < chance)
         walk.go(node, stands)

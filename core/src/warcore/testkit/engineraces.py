@@ -77,22 +77,30 @@ def _statics(engine: Engine) -> dict[str, torch.Tensor]:
 
 
 def _named(engine: Engine) -> dict[str, torch.Tensor]:
-    runner: Any = engine._assembly.runner  # noqa: SLF001 - as above
-    contexts = [runner._backend.ctx]  # noqa: SLF001
-    if runner.captures is not None:
-        contexts.append(runner.captures._runner.ctx)  # noqa: SLF001
+    assembly: Any = engine._assembly  # noqa: SLF001 - as above
+    target, *drafts = assembly.scheduler.launcher._step._runners  # noqa: SLF001 - as above
+    contexts = [("", target._backend.ctx)]  # noqa: SLF001
+    if target.captures is not None:
+        contexts.append(("", target.captures._runner.ctx))  # noqa: SLF001
+    for number, draft in enumerate(drafts, 1):
+        contexts.append((f" of draft {number}", draft._backend.ctx))  # noqa: SLF001
+    for plugin, stage in assembly.wired.engine_scope.stagers:
+        context = getattr(getattr(stage, "__self__", None), "ctx", None)
+        contexts.append((f" of {plugin}", context))
     found: dict[str, torch.Tensor] = {}
-    for ctx in contexts:
-        statics = getattr(ctx.static, "__self__", None)
-        found |= statics._named if isinstance(statics, Statics) else {}  # noqa: SLF001
+    for whose, ctx in contexts:
+        statics = getattr(getattr(ctx, "static", None), "__self__", None)
+        named = statics._named if isinstance(statics, Statics) else {}  # noqa: SLF001
+        found |= {f"{name}{whose}": tensor for name, tensor in named.items()}
     return found
 
 
 def _device_memory(engine: Engine) -> Callable[[int], bool]:
     """Whether an address is that of memory which the core made for the device."""
-    backend: Any = engine._assembly.runner._backend  # noqa: SLF001 - as above
+    step: Any = engine._assembly.scheduler.launcher._step  # noqa: SLF001 - as above
     fixed = [*watched_tensors(engine).values()]
-    fixed += [memory for layer in backend.ctx.kv for memory in layer.values()]
+    for runner in step._runners:  # noqa: SLF001 - as above
+        fixed += [memory for layer in runner._backend.ctx.kv for memory in layer.values()]  # noqa: SLF001
     known = {tensor.untyped_storage().data_ptr() for tensor in fixed}
 
     def is_device(address: int) -> bool:

@@ -58,7 +58,7 @@ def watched_tensors(engine: Engine) -> dict[str, torch.Tensor]:
     }
     if tables.full_to_swa is not None:
         found[FULL_TO_SWA] = tables.full_to_swa
-    return found
+    return found | {f"relay.{name}": tensor for name, tensor in relay.state.items()}
 
 
 class EngineTouches:
@@ -117,7 +117,9 @@ class EngineTouches:
             self._whole("read", REQ_TO_TOKEN, operation)
             return
         width, size = table.shape[1], table.element_size()
-        at = zip(rows.tolist(), positions.tolist(), strict=True)
+        # One row for each position, or one for all those of a request.
+        rows = rows.expand_as(positions).flatten()
+        at = zip(rows.tolist(), positions.flatten().tolist(), strict=True)
         for start, stop in _spans(((row * width + column) * size for row, column in at), size):
             self._detector.touch(REQ_TO_TOKEN, "read", start, stop, operation=operation)
 

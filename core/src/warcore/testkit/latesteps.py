@@ -1,0 +1,230 @@
+"""Late steps: what of the shared tables is touched in a whole engine after a step's event.
+
+The page guard gives the verdict: the tables are closed from where the step's fence settles to the
+end of its launch. Attribution names the line, and overwritten tables show what comes of it.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+
+from warcore.fence import FenceReason
+from warcore.testkit.attribution import Attribution
+from warcore.testkit.definitions import line_of
+from warcore.testkit.draftlog import DraftLog
+from warcore.testkit.late import page_guard
+from warcore.testkit.outcome import Failure
+from warcore.testkit.specworkload import agree, guarded_engine
+from warcore.testkit.walk import quiet_torch
+from warcore.testkit.wrapping import Wrapping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from warcore.engine import Engine
+    from warcore.launch import Launch
+    from warcore.testkit.access import Access
+    from warcore.testkit.guard import Fault
+    from warcore.testkit.workload import Served, Workload
+
+    Load = Callable[[DraftLog], Workload]
+    """The workload of one run, whose algorithm is written down."""
+    Which = Callable[[Launch], bool]
+
+DECODES = "steps with drafts"
+PREFILLS = "prefill steps"
+
+
+def is_decode(launch: Launch) -> bool:
+    """Whether a step drafts."""
+    return not launch.mode.is_prefill
+
+
+def is_prefill(launch: Launch) -> bool:
+    """Whether a step takes prompts in."""
+    return launch.mode.is_prefill
+
+
+@attrs.define(eq=False)
+class Late:
+    """What one run has shown of its late steps."""
+
+    settled: int = 0
+    """Launches whose fence settled fine: there the tables were closed."""
+    faults: list[Fault] = attrs.field(factory=list)
+    refused: list[tuple[str, str]] = attrs.field(factory=list)
+    """(which phase came too late, the line that ran it), as the core has refused it."""
+
+
+@contextmanager
+def at_ends(
+    engine: Engine, which: Which, ended: Callable[[], None], over: Callable[[], None]
+) -> Iterator[list[Launch]]:
+    """`ended` is called where a launch's fence settles fine, `over` at the end of that launch.
+
+    Inline host devices only. The launches of which `ended` was called.
+    """
+    wrapping, found = Wrapping(), list[Any]()
+    step: Any = engine._assembly.scheduler.launcher._step  # noqa: SLF001 - the kit looks inside
+
+    def around(method: Callable[..., Any]) -> Callable[..., Any]:
+        def run(launch: Launch) -> None:
+            fence: Any = launch.fence
+            if fence is None or not which(launch):
+                method(launch)
+                return
+            inner, fine = Wrapping(), list[bool]()
+
+            def offered(*_: object) -> None:
+                if fence.settled and fence.reason is FenceReason.FINE and not fine:
+                    fine.append(True)
+                    ended()
+
+            inner.after(fence, "offer", offered)
+            try:
+                method(launch)
+            finally:
+                inner.restore()
+                if fine:
+                    found.append(launch)
+                    over()
+
+        return run
+
+    # Where the work ends; what follows is the core's own.
+    wrapping.wrap(step, "_forward", around)
+    try:
+        yield found
+    finally:
+        wrapping.restore()
+
+
+def look(load: Load, which: Which, cls: Any) -> tuple[Late, Served]:
+    """One run with the tables closed from the settling event on. Unproven without a page guard."""
+    late, log = Late(), DraftLog()
+    workload = load(log)
+    with page_guard() as guard, guarded_engine(workload, guard) as engine:
+        window = guard.window("forward")
+
+        def over() -> None:
+            late.faults += window.open()
+
+        with (
+            _noting_refusals(engine, late, which, log, cls),
+            at_ends(engine, which, window.close, over) as found,
+            quiet_torch(),
+        ):
+            served = workload.serve(engine)
+        late.settled = len(found)
+    return late, served
+
+
+@contextmanager
+def _noting_refusals(
+    engine: Engine, late: Late, which: Which, log: DraftLog, cls: Any
+) -> Iterator[None]:
+    """Note each phase that the core refuses to run, for it would read too late."""
+    wrapping = Wrapping()
+    step: Any = engine._assembly.scheduler.launcher._step  # noqa: SLF001 - as above
+    current: list[Any] = []
+    refused: list[str] = []
+
+    def begins(launch: Launch) -> None:
+        current[:] = [launch]
+
+    def asked(is_late: object, runner: Any) -> None:
+        if is_late and which(current[0]):
+            refused.append(runner._role)  # noqa: SLF001 - as above
+
+    wrapping.before(step, "run", begins)
+    for runner in step._runners:  # noqa: SLF001 - as above
+        wrapping.after(runner, "_comes_too_late", lambda is_late, r=runner: asked(is_late, r))
+    try:
+        yield
+    finally:
+        wrapping.restore()
+        line = line_of(log.errors[0], cls) if log.errors else ""
+        late.refused += [(role, line) for role in refused]
+
+
+def told(load: Load, which: Which, late: Late) -> Failure | None:
+    """What to say of a late step; None if there was none."""
+    if late.refused:
+        role, where = late.refused[0]
+        what = f"a {role} runner executes after the phase whose event the step has published"
+        return Failure("", f"{what}: the core refuses it, and its requests end", where)
+    if not late.faults:
+        return None
+    fault, seen_by = late.faults[0], ["guard"]
+    phase = f" in phase {fault.phase}" if fault.phase else ""
+    what = f"{fault.buffer} was touched after the step's event{phase}, by {_code(fault)}"
+    where = ""
+    access = _named(load, which)
+    if access is not None:
+        seen_by.append("attribution")
+        what, where = f"{what}: {access.operation}", str(access.place or "")
+    changed = _changed(load, which)
+    if changed:
+        seen_by.append("poison")
+        what = f"{what}; with other tables from the event on, {changed}"
+    return Failure("", what, where, tuple(seen_by))
+
+
+def _code(fault: Fault) -> str:
+    return fault.code or "native code"
+
+
+def _named(load: Load, which: Which) -> Access | None:
+    """The first touch after an event, by operation and line."""
+    late: list[Access] = []
+    ended: list[bool] = []
+    workload = load(DraftLog())
+
+    def tell(access: Access) -> None:
+        if ended:
+            late.append(access)
+
+    with quiet_torch(), workload.engine() as engine:
+        table = engine._assembly.wired.shared.tables.req_to_token  # noqa: SLF001 - as above
+        seen = Attribution({"req_to_token": table}, tell)
+        with (
+            seen.watching(engine._assembly.device),  # noqa: SLF001 - as above
+            at_ends(engine, which, lambda: ended.append(True), ended.clear),
+        ):
+            workload.serve(engine)
+    return late[0] if late else None
+
+
+def _changed(load: Load, which: Which) -> str:
+    """What changes if the tables are other ones from each event to the end of its launch."""
+    quiet, again, other = DraftLog(), DraftLog(), DraftLog()
+    owed, once_more = _poisoned(load(quiet), None), _poisoned(load(again), None)
+    if owed != once_more or not quiet.equals(again):
+        return ""
+    workload = load(other)
+    got = _poisoned(workload, which)
+    if not all(map(agree, workload.requests, got.answers, owed.answers)):
+        return "the answers change"
+    return "" if other.equals(quiet) else "the drafts or what is kept for them change"
+
+
+def _poisoned(workload: Workload, which: Which | None) -> Served:
+    kept: list[torch.Tensor] = []
+    with quiet_torch(), workload.engine() as engine:
+        writer = engine._assembly.wired.shared.writer  # noqa: SLF001 - as above
+
+        def ended() -> None:
+            kept.append(writer.clone())
+            with torch.inference_mode():
+                writer.copy_(writer.flip(0))
+
+        def over() -> None:
+            with torch.inference_mode():
+                writer.copy_(kept.pop())
+
+        with at_ends(engine, which or (lambda _: False), ended, over):
+            return workload.serve(engine)

@@ -1,0 +1,161 @@
+"""What an algorithm leaves behind: nothing, also when a step of it fails in the middle."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from warcore.testkit.check import check
+from warcore.testkit.definitions import definition, line_of, with_methods
+from warcore.testkit.draftlog import DraftLog
+from warcore.testkit.outcome import Failure, Refuted
+from warcore.testkit.specworkload import agree, run, usual, workload
+from warcore.testkit.walk import quiet_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from warcore.engine import Engine
+    from warcore.spec import SpecContext
+    from warcore.testkit.specworkload import Way
+    from warcore.testkit.subject import Subject
+    from warcore.testkit.workload import Served, Workload
+
+PLANNED = "a failure of the kit's own"
+POINTS = ("before-draft", "after-draft", "before-draft_extend", "in-a-runner")
+CALL = 4
+"""It is the call of this number that fails."""
+KEPT = 2
+"""So many batches may be kept for the next step."""
+
+
+class Planned(Exception):
+    """What the kit raises in the middle of a step."""
+
+    def __init__(self) -> None:
+        super().__init__(PLANNED)
+
+
+@check("spec_algo", needs=("spec_algo.lossless",), devices=("host",))
+def slots(subject: Subject) -> None:
+    """After requests have ended, stepped back, been aborted or failed, no row, page, event or batch
+    is still held; a step that fails ends its own requests, and the next one drafts as ever.
+
+    Slots of drafted tokens that nobody gave back filled the pool of one engine until requests
+    stepped back for no reason; after an error in a draft another stood still, for it took itself to
+    be in the middle of a step.
+
+    Keep nothing of a batch; let no draft rely on `draft_extend` having been called before.
+    """
+    for way in usual(subject):
+        if subject.wants(way):
+            _refuse_leaks(subject, way)
+        for point in POINTS:
+            cell = f"{way}-{point}"
+            if subject.wants(cell):
+                _refuse_after_failure(subject, way, point, cell)
+
+
+def _refuse_leaks(subject: Subject, way: Way) -> None:
+    log = DraftLog()
+    load = workload(subject, way, log)
+    with quiet_torch(), load.engine() as engine:
+        _refuse_held(engine, load.serve(engine), str(way))
+        gc.collect()
+        alive = sum(batch() is not None for batch in log.batches)
+    if alive > KEPT:
+        what = f"{alive} of {len(log.batches)} batches are still held once all is over"
+        where = definition(subject.cls, "draft")
+        raise Refuted(Failure("nothing of a batch is kept", what, where, cell=str(way)))
+
+
+def _refuse_held(engine: Engine, served: Served, cell: str) -> None:
+    rows, pages = served.leaked
+    step: Any = engine._assembly.scheduler.launcher._step  # noqa: SLF001 - the kit looks inside
+    rings = [step._done, *(runner._ring for runner in step._runners)]  # noqa: SLF001 - as above
+    events = sum(ticket is not None for ring in rings for ticket in ring._held)  # noqa: SLF001
+    if rows or pages or events:
+        what = f"{rows} rows, {pages} pages and {events} events are not free once all is over"
+        raise Refuted(Failure("everything is given back", what, cell=cell))
+
+
+def _refuse_after_failure(subject: Subject, way: Way, point: str, cell: str) -> None:
+    failing, log = Failing(point), DraftLog()
+    load: Workload = workload(subject, way, _Both(failing, log))
+    owed = run(workload(subject, None, **way.fields))
+    with quiet_torch(), load.engine() as engine:
+        hurt, healed = load.serve(engine), load.serve(engine)
+        _refuse_held(engine, healed, cell)
+    errors = [error for error in log.errors if not isinstance(error, Planned)]
+    where = line_of(errors[0], subject.cls) if errors else definition(subject.cls, "draft")
+    for served in (hurt, healed):
+        for asked, mine, right in zip(load.requests, served.answers, owed.answers, strict=True):
+            if mine.error and PLANNED in mine.error and served is hurt:
+                continue
+            if not asked.temperature and not agree(asked, mine, right):
+                got = mine.error or [*mine.tokens]
+                what = f"after a failure {asked.prompt!r} gets {got}, and not {[*right.tokens]}"
+                declared = "a failure ends the requests of its step, and no others"
+                raise Refuted(Failure(declared, what, where, cell=cell))
+
+
+@attrs.frozen
+class _Both:
+    """Two that follow an algorithm, the first one within the second."""
+
+    inner: Any
+    outer: Any
+
+    def of(self, cls: Any) -> Any:
+        """The class, followed by both."""
+        return self.outer.of(self.inner.of(cls))
+
+
+@attrs.define(eq=False)
+class Failing:
+    """Lets one call of an algorithm fail, at a point of its step."""
+
+    point: str
+    _calls: int = 0
+
+    def of(self, cls: Any) -> Any:
+        """The class, with one call that fails."""
+
+        def __init__(algorithm: Any, ctx: SpecContext) -> None:  # noqa: N807 - the class's own
+            if self.point == "in-a-runner":
+                ctx = attrs.evolve(ctx, make_runner=self._failing(ctx.make_runner))
+            cls.__init__(algorithm, ctx)
+
+        def draft(algorithm: Any, *given: Any) -> Any:
+            self._fail_at("before-draft")
+            drafted = cls.draft(algorithm, *given)
+            self._fail_at("after-draft")
+            return drafted
+
+        def draft_extend(algorithm: Any, *given: Any) -> None:
+            self._fail_at("before-draft_extend")
+            cls.draft_extend(algorithm, *given)
+
+        return with_methods(cls, __init__=__init__, draft=draft, draft_extend=draft_extend)
+
+    def _failing(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(model: Any) -> Any:
+            runner = make(model)
+            execute = runner.execute
+
+            def executed(batch: Any) -> Any:
+                self._fail_at("in-a-runner")
+                return execute(batch)
+
+            runner.execute = executed
+            return runner
+
+        return made
+
+    def _fail_at(self, point: str) -> None:
+        if point == self.point:
+            self._calls += 1
+            if self._calls == CALL:
+                raise Planned

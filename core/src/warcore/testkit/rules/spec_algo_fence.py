@@ -1,0 +1,140 @@
+"""What an algorithm says of its reads of shared buffers, held against a whole engine."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from warcore.testkit.attribution import Attribution
+from warcore.testkit.check import check
+from warcore.testkit.definitions import definition
+from warcore.testkit.latesteps import is_decode, is_prefill, look, told
+from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
+from warcore.testkit.specworkload import usual, workload
+from warcore.testkit.walk import quiet_torch
+from warcore.testkit.wrapping import Wrapping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from warcore.testkit.access import Access
+    from warcore.testkit.latesteps import Which
+    from warcore.testkit.specworkload import Way
+    from warcore.testkit.subject import Subject
+
+UNPUBLISHED = frozenset({"not_published", "not_owner", "declaration_error"})
+"""Reasons of steps whose last phase did not come, or was not named."""
+
+
+@check(
+    "spec_algo",
+    needs=("spec_algo.why_not",),
+    after=("spec_algo.later_prefill_reader",),
+    devices=("host",),
+)
+def last_reader(subject: Subject) -> None:
+    """No shared buffer is read after the event of a step: not after the last phase of the runner
+    that `last_shared_read_runner` names, and not by the algorithm itself behind it.
+
+    One engine recorded its event behind the target's verify while a draft model's pass still came,
+    or behind the wrong one of several draft runners (SGLang #35057, #36752): page tables were
+    rewritten while a phase read them.
+
+    Name the runner whose phase reads last; vote in `shared_read_ends` for reads of your own.
+    """
+    _refuse_late(subject, is_decode, "steps whose shared reads are over at their event")
+
+
+@check("spec_algo", needs=("spec_algo.why_not",), devices=("host",))
+def later_prefill_reader(subject: Subject) -> None:
+    """With `later_prefill_reader = False` nothing shared is read once the target's prefill has
+    published its event.
+
+    The event of a prefill is published before its layers run, and a draft model's own prefill comes
+    long after that: its table may hold the rows of the next batch by then. Engines ask each
+    algorithm for that reason, and one published before the replay of a draft that still gathered
+    (SGLang #34916, #37988).
+
+    Leave it True, and offer a stager; or work out in advance where a draft's prefill will write.
+    """
+    if subject.cls.later_prefill_reader is not False:
+        raise NotApplicable("it declares that a draft reads after the target's prefill")
+    _refuse_late(subject, is_prefill, "later_prefill_reader = False")
+
+
+def _refuse_late(subject: Subject, which: Which, declared: str) -> None:
+    for way in usual(subject):
+        if not subject.wants(way):
+            continue
+        load = partial(workload, subject, way)
+        late, served = look(load, which, subject.cls)
+        failure = told(load, which, late)
+        if failure is not None:
+            raise Refuted(attrs.evolve(failure, declared=declared, cell=str(way)))
+        if not late.settled and served.error is not None:
+            raise Unproven(f"{way}: no step came as far as its event: {served.error}")
+
+
+@check("spec_algo", level="SHOULD", needs=("spec_algo.last_reader",), devices=("host",))
+def could_be_earlier(subject: Subject) -> None:
+    """No event comes later than it must: the runner that is named executes in its last phase, and
+    a draft that reads nothing after prefills says so.
+
+    An algorithm whose event was cleared out of caution waited for the whole forward in each step:
+    the overlap was lost, and the race behind it only hidden (SGLang #35059).
+
+    Name None unless the draft runner executes in `draft_extend`; declare
+    `later_prefill_reader = False` where `draft_extend` reads no table after a prefill.
+    """
+    for way in usual(subject):
+        if not subject.wants(way):
+            continue
+        read, reasons = _reads_after_prefills(subject, way)
+        if reasons & UNPUBLISHED:
+            what = "no event is published in steps with drafts: their fence is coarse"
+            where = definition(subject.cls, "last_shared_read_runner")
+            raise Refuted(Failure("steps with an event of their own", what, where, cell=str(way)))
+        if subject.cls.later_prefill_reader and not read:
+            what = "no table is read after any prefill"
+            raise Refuted(
+                Failure("later_prefill_reader = True", what, "", ("attribution",), str(way))
+            )
+
+
+def _reads_after_prefills(subject: Subject, way: Way) -> tuple[bool, set[str]]:
+    """Whether any table is read there, and the reasons of all fences."""
+    inside: list[bool] = []
+    reads: list[Access] = []
+    load, wrapping = workload(subject, way), Wrapping()
+    with quiet_torch(), load.engine() as engine:
+        assembly: Any = engine._assembly  # noqa: SLF001 - the kit looks inside on purpose
+        drafting = assembly.scheduler.launcher._step._drafting  # noqa: SLF001 - as above
+        wrapping.wrap(drafting, "extend", partial(_within, inside))
+        seen = Attribution(
+            {"req_to_token": assembly.wired.shared.tables.req_to_token},
+            lambda access: reads.append(access) if inside else None,
+        )
+        try:
+            with seen.watching(assembly.device):
+                load.serve(engine)
+        finally:
+            wrapping.restore()
+        reasons = {each["reason"] for each in engine.stats()["fences"]}
+    if seen.addresses_taken or seen.missing:
+        raise Unproven("a read would be out of sight: an address of the tables was taken")
+    return bool(reads), reasons
+
+
+def _within(inside: list[bool], method: Callable[..., None]) -> Callable[..., None]:
+    """`method`, while which `inside` has an element."""
+
+    def wrapped(*given: Any) -> None:
+        inside.append(True)
+        try:
+            method(*given)
+        finally:
+            inside.clear()
+
+    return wrapped

@@ -1,0 +1,181 @@
+"""Whole engines with an algorithm under check, and the requests that they serve."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+from unittest import mock
+
+import attrs
+import torch
+
+import warcore.assembly
+from warcore.device import open_device
+from warcore.spec import DraftSpec
+from warcore.testkit.cell import CONTEXT, Shape
+from warcore.testkit.outcome import NotApplicable
+from warcore.testkit.paged import Paged
+from warcore.testkit.pagedtrees import PagedTrees
+from warcore.testkit.tinymodel import Tiny, tiny
+from warcore.testkit.walk import quiet_torch
+from warcore.testkit.workload import Asked, Served, Workload, with_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from warcore.engine import Engine
+    from warcore.model import ModelInfo
+    from warcore.testkit.guard import PageGuard
+    from warcore.testkit.subject import Subject
+    from warcore.testkit.workload import Answer
+
+
+class Follows(Protocol):
+    """Whoever looks on while an algorithm works."""
+
+    def of(self, cls: Any) -> Any:
+        """The class, followed from here."""
+
+
+SHAPE = Shape(q_heads=2, head_dim=16, dtype="float64", windows=(None, None))
+"""Exact enough that a batch of another size takes the same tokens."""
+UNFENCED = {"fence": "coarse"}
+"""For checks that are not about the fence: what they are not about must not end their steps."""
+LENGTH = 48
+"""Tokens of a sequence: room for up to 15 drafted ones is left behind it."""
+REQUESTS = (
+    Asked("abcdefg", 15),
+    Asked("aborted", 20, aborted=6),
+    Asked("hi", 16, stop=("ar", "zz")),
+    Asked("a prompt of some chunks", 12),
+    Asked("x", 20, temperature=0.8),
+    Asked("to the end of its context", 99, arrives=5),
+    Asked("y", 3, arrives=9),
+    Asked("never begun", 8, arrives=3, aborted=4),
+)
+"""More than run at once, some in chunks; one stops, two are aborted, some step back."""
+
+
+@attrs.frozen(eq=False)
+class SpecWorkload(Workload):
+    """Its engines begin with caches in which every slot of nobody holds NaN.
+
+    Drafts reach beyond what a request owns, where the table names what others have had: the worst
+    that can lie there lies there, and the same in each run.
+    """
+
+    @contextmanager
+    def engine(self, host: str = "inline", **fields: Any) -> Iterator[Engine]:
+        """See `Workload.engine`."""
+        with Workload.engine(self, host, **fields) as engine:
+            step: Any = engine._assembly.scheduler.launcher._step  # noqa: SLF001 - the kit looks in
+            with torch.inference_mode():
+                for runner in step._runners:  # noqa: SLF001 - as above
+                    for layer in runner._backend.ctx.kv:  # noqa: SLF001 - as above
+                        for memory in layer.values():
+                            memory[1:] = float("nan")
+            yield engine
+
+
+@attrs.frozen
+class Way:
+    """One way to run an algorithm: a cell of its checks."""
+
+    name: str
+    tokens: int
+    """K."""
+    topk: int = 1
+    fields: dict[str, Any] = attrs.field(factory=dict)
+    """Of the EngineConfig."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def tiny_info() -> ModelInfo:
+    """The target that the engines serve."""
+    info: ModelInfo = tiny(SHAPE).describe(Tiny.__name__, None)
+    return info
+
+
+def draft_spec(subject: Subject, way: Way, **fields: Any) -> DraftSpec:
+    """What an algorithm has to serve in `way`."""
+    given = {
+        "target": tiny_info(),
+        "num_tokens": way.tokens,
+        "topk": way.topk,
+        "max_context": min(LENGTH + way.tokens + 1, CONTEXT),
+        "dtype": torch.float64,
+        "device": torch.device("cuda" if subject.device == "cuda" else "cpu"),
+    }
+    return DraftSpec(**{**given, **fields})
+
+
+def ways(subject: Subject, found: list[Way]) -> list[Way]:
+    """Those of `found` that the algorithm can serve. NotApplicable, with its reasons, if none."""
+    cls, reasons, fits = subject.cls, dict[str, None](), []
+    for way in found:
+        why = cls.why_not(draft_spec(subject, way)) if way.topk == 1 or cls.tree else ["no trees"]
+        reasons |= dict.fromkeys(why)
+        fits += [] if why else [way]
+    if not fits:
+        raise NotApplicable(f"it serves no engine of the kit's: {'; '.join(reasons)}")
+    return fits
+
+
+def usual(subject: Subject) -> list[Way]:
+    """The default K, and a tree if it drafts such. NotApplicable if it can serve neither."""
+    tokens = min(subject.cls.default_tokens, 7)
+    return ways(subject, [Way("chain", tokens), Way("tree", max(tokens, 2), 2)])
+
+
+def workload(
+    subject: Subject, way: Way | None, follows: Follows | None = None, **more: Any
+) -> Workload:
+    """The requests under the algorithm in one way. way None: without it.
+
+    more: `requests` and `backend` in place of the usual ones, and fields of the EngineConfig.
+    """
+    fields = {"context_length": LENGTH, "kv_pages": 14}
+    requests, backend = more.pop("requests", REQUESTS), more.pop("backend", Paged)
+    if way is not None:
+        cls = with_options(subject.cls, subject.options)
+        named = {
+            "spec_algo": cls if follows is None else follows.of(cls),
+            "spec_tokens": way.tokens,
+        }
+        fields |= {**named, "spec_topk": way.topk, **way.fields}
+        backend = PagedTrees if way.topk > 1 else backend
+    return SpecWorkload(
+        SHAPE, backend, device=subject.device, requests=requests, more={**fields, **more}
+    )
+
+
+def agree(asked: Asked, one: Answer, other: Answer) -> bool:
+    """Whether two answers to one request are the same.
+
+    One that is aborted has come further with drafts, or where results were collected earlier.
+    """
+    if asked.aborted is None:
+        return one == other
+    return not one.error and all(a == b for a, b in zip(one.tokens, other.tokens, strict=False))
+
+
+def run(load: Workload, host: str = "inline") -> Served:
+    """What an engine of its own makes of a workload; torch draws the same each time."""
+    with quiet_torch(), torch.random.fork_rng([]), load.engine(host) as engine:
+        torch.manual_seed(1)
+        return load.serve(engine)
+
+
+@contextmanager
+def guarded_engine(load: Workload, guard: PageGuard) -> Iterator[Engine]:
+    """An engine whose shared tables lie in pages of `guard`."""
+    device: Any = open_device("host", "inline")
+    device.memory, device.observers = guard.allocate, guard.whereabouts
+    with (
+        quiet_torch(),
+        mock.patch.object(warcore.assembly, "open_device", return_value=device),
+        load.engine() as engine,
+    ):
+        yield engine
