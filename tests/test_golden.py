@@ -98,6 +98,19 @@ def test_golden_tokens_at_every_bucket_boundary(runner):
         assert 0 < stats["graphs"]["replays"] < stats["steps"]
 
 
+@pytest.mark.parametrize("runner", ["none", "full"])
+def test_golden_tokens_with_windows_as_long_as_the_context(runner):
+    """Every other layer has a pool of its own, and forgets nothing that the model sees."""
+    options = {"smollm2.window": "256", "smollm2.window_layers": "alternate"}
+    sizes = {"graph_buckets": (2,)} if runner == "full" else {}
+    with Engine(small(graph_runner=runner, options=options, **sizes)) as engine:
+        assert engine._assembly.describe()["swa_pages"]
+        prompts = [case["prompt"] for case in CASES[:2]]
+        outputs = engine.generate(prompts, SamplingParams(max_new_tokens=12))
+    for case, output in zip(CASES, outputs, strict=False):
+        assert output.output_ids == case["output_ids"][:12], case["prompt"]
+
+
 def test_the_text_is_that_of_the_golden_tokens():
     with Engine(small()) as engine:
         (output,) = engine.generate(CASES[0]["prompt"])

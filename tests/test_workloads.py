@@ -1,9 +1,10 @@
 """Whatever is drawn, an overlapped run under a seeded schedule writes what a quiet run writes.
 
 Each seed draws a workload (arrivals, lengths, sampling, stop strings, aborts) and the options of an
-engine (pages so few that requests step back, chunks, mixing, loop, fence, graphs). The interleaving
-of the streams is drawn too, at every operation. The reference serves one request at a time, eagerly
-and in the normal loop. A failure is replayed by its seed:
+engine (windows, pages so few that requests step back, chunks, mixing, loop, fence, graphs). The
+interleaving of the streams is drawn too, at every operation. The reference serves one request at a
+time, eagerly and in the normal loop, from one pool for all layers. A failure is replayed by its
+seed:
 
     .venv/bin/python tests/test_workloads.py SEED
 """
@@ -20,6 +21,7 @@ import torch
 
 import warcore_backend_torch_native.backend
 from warcore import Engine, EngineConfig, SamplingParams
+from warcore_backend_torch_native import TorchNative
 
 QUICK, ALL = 300, 5000
 LONGEST_PROMPT, LONGEST_ANSWER = 40, 24
@@ -55,7 +57,14 @@ def options(draw):
     }
     if chosen["loop"] == "normal":
         chosen["fence"] = "declared"  # it has none, and says so if one is asked for
-    return chosen | graphs(draw, chosen)
+    return chosen | graphs(draw, chosen) | {"options": windows(draw)}
+
+
+def windows(draw):
+    """How far the layers see: in half of the engines some have a pool of their own."""
+    window = draw.choice([0, 0, 0, 1, 4, 13, LONGEST_PROMPT + LONGEST_ANSWER])
+    layers = draw.choice(["alternate", "all"])
+    return {"random.window": str(window), "random.window_layers": layers}
 
 
 def graphs(draw, chosen):
@@ -106,12 +115,20 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+class OnePool(TorchNative):
+    """Keeps whole sequences in every layer."""
+
+    window_pool = False
+
+
 @cache
-def quiet():
+def quiet(window, layers):
     """The reference engine: normal loop, no threads, room for everything."""
     return Engine(
         EngineConfig(
             model="random:tiny",
+            backend=OnePool,
+            options={"random.window": window, "random.window_layers": layers},
             dtype="float64",
             loop="normal",
             host="inline",
@@ -157,9 +174,10 @@ def run(seed):
         scheduler = engine._assembly.scheduler
         assert len(scheduler.rows) == scheduler.rows.capacity
         assert len(scheduler.pages) == scheduler.pages.capacity
+        assert scheduler.windows is None or len(scheduler.windows) == scheduler.windows.capacity
     for which, (prompt, params, _, _) in enumerate(requests):
         got = outputs[which]
-        (want,) = quiet().generate([prompt], params)
+        (want,) = quiet(*config["options"].values()).generate([prompt], params)
         where = f"seed {seed}, request {which}, {config}"
         assert got.error is None, where
         if got.finish_reason == "abort":
@@ -182,7 +200,8 @@ def test_more_workloads(seed):
 
 def test_the_workloads_retract_abort_stop_mix_and_replay():
     """A draw that never meets the hard cases would prove nothing."""
-    seen = dict.fromkeys(["retracts", "mixed", "coarse", "fine", "replays", "eager", "lengths"], 0)
+    named = ["retracts", "mixed", "coarse", "fine", "replays", "eager", "lengths", "windows"]
+    seen = dict.fromkeys(named, 0)
     reasons = set()
     for seed in range(60):
         draw = random.Random(seed)
@@ -192,6 +211,8 @@ def test_the_workloads_retract_abort_stop_mix_and_replay():
         with short_lengths(), Engine(EngineConfig(**TINY, **config)) as engine:
             reasons |= {output.finish_reason for output in drive(engine, requests).values()}
             stats = engine.stats()
+            facts = engine._assembly.describe()
+        seen["windows"] += (facts["swa_pages"] or facts["kv_pages"]) < facts["kv_pages"]
         seen["retracts"] += stats["retracts"]
         replays = stats["graphs"]["replays"] if stats["graphs"] else 0
         seen["replays"] += replays

@@ -111,6 +111,7 @@ def all_is_free(engine):
     return (
         len(scheduler.rows) == scheduler.rows.capacity
         and len(scheduler.pages) == scheduler.pages.capacity
+        and (scheduler.windows is None or len(scheduler.windows) == scheduler.windows.capacity)
         and [held(ring) for ring in rings(engine)] == [0, 0]
     )
 

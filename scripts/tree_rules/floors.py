@@ -14,8 +14,8 @@ FLOORS: Final = (
     "contract hookspecs errors options",
     "registry installed records description deprecation probe device shared staging",
     (
-        "batch request output transcript pools memory relay model backend hybrid scope fence "
-        "resolution gates"
+        "batch request output transcript pools windows memory relay model backend hybrid scope "
+        "fence resolution gates"
     ),
     (
         "runner recording graphs inputs captures step launch spec stager draws sampling acceptance "

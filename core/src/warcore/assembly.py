@@ -79,7 +79,7 @@ class Wired:
     kv: list[dict[str, torch.Tensor]]
     """kv[layer][name] of the target, the padding page included."""
     pages: int
-    """Of every KV pool, without the padding page."""
+    """Of the full pool, and of a draft's, without the padding page."""
     scope: Scope
     engine_scope: EngineScope
     buckets: tuple[Bucket, ...]
@@ -101,6 +101,7 @@ def describe(
         "loop": config.loop,
         "page_size": limits.page_size,
         "kv_pages": limits.pages,
+        "swa_pages": limits.swa_pages or None,
         "context_length": limits.max_context,
         "max_running_requests": limits.max_running,
         "prefill_chunk": limits.prefill_chunk,
@@ -146,15 +147,19 @@ def wire(
     runs: False if no step will ever run: then the KV pool is the padding page alone.
     """
     choices = choose(config, device)
+    memory = plan_memory(config, choices)
     limits = Limits(
         max_running=config.max_running_requests,
         max_context=choices.context,
         page_size=choices.spec.page_size,
-        pages=plan_memory(config, choices).pages,
+        pages=memory.pages,
         prefill_chunk=config.prefill_chunk,
         mixed=config.mixed,
         drafted=0 if choices.speculation is None else choices.speculation.spec.num_tokens,
+        window=choices.window,
+        swa_pages=memory.swa_pages,
     )
+    pages, swa_pages = (limits.pages, limits.swa_pages) if runs else (0, 0)
     schedule, forward = device.stream("schedule"), device.stream("forward")
     shared = SharedBuffers(
         device,
@@ -162,9 +167,10 @@ def wire(
         rows=limits.max_running,
         context=choices.spec.max_context,
         page_size=limits.page_size,
+        mapped=None if limits.window is None else pages,
     )
-    pages = limits.pages if runs else 0
-    kv = kv_pool(choices.backend, choices.spec, len(choices.info.layers), pages)
+    own = [limits.window is not None and each.window is not None for each in choices.info.layers]
+    kv = kv_pool(choices.backend, choices.spec, [swa_pages if each else pages for each in own])
     backend = _make_backend(choices, device, forward, shared, limits, kv=kv)
     wired = Wired(
         device=device,

@@ -64,7 +64,11 @@ class BackendContext:
     shared: SharedTables
     """LIVE: reading it after the declared end is the mistake that this project exists for."""
     kv: Sequence[Mapping[str, torch.Tensor]]
-    """kv[layer][name]: [pages, *shape] of `kv_cache`. The core owns it."""
+    """kv[layer][name]: [pages, *shape] of `kv_cache`. The core owns it.
+
+    Where `shared.full_to_swa` is there, layers with a window have fewer pages, those of the window
+    pool, and their slots are the map's values.
+    """
     graph: GraphKind
     options: object
     static: Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]
@@ -78,6 +82,15 @@ class AttentionBackend(ABC):
 
     page_sizes: ClassVar[frozenset[int] | None] = None
     """Tokens per page that it can serve; None: any."""
+    window_pool: ClassVar[bool] = False
+    """Whether it finds the keys and values of layers with a window through `full_to_swa`, if there
+    is such a map; it is None for models without windows, and for drafts.
+
+    Reading the map is a shared read as any other. Where it is given, a window layer's slot of
+    position p is `full_to_swa[req_to_token[row, p]]`, its place to write `full_to_swa[out_slots]`,
+    and a position behind the window of all of a request's tokens has no slot of its own: it leads
+    to the padding page, whose numbers are nobody's.
+    """
     Options: ClassVar[type] = NoOptions
     default_rank: ClassVar[int] = 0
 

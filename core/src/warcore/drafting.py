@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from warcore.acceptance import Stand
     from warcore.batch import ForwardBatch
     from warcore.device import Device
-    from warcore.model import Output
+    from warcore.model import Layer, Output
     from warcore.relay import Relay
     from warcore.runner import ModelRunner
     from warcore.sampling import SamplingBatch
@@ -43,8 +43,10 @@ class Drafting:
         target: ModelRunner,
         drafts: Sequence[ModelRunner],
         kv: Sequence[dict[str, torch.Tensor]],
+        layers: Sequence[Layer],
+        full_to_swa: torch.Tensor | None,
     ) -> None:
-        """kv: the target's cache, [pages, page_size, ...] of each layer and name."""
+        """kv: the target's cache, [pages, page_size, ...] of each of its layers and name."""
         import torch
 
         self.drafts = tuple(drafts)
@@ -55,7 +57,13 @@ class Drafting:
         self._algorithm = algorithm
         self._target = target
         self._tree = spec.topk > 1
-        self._memory = [memory.flatten(0, 1) for layer in kv for memory in layer.values()]
+        self._full_to_swa = full_to_swa
+        self._memory = [
+            (full_to_swa is not None and layer.window is not None, memory.flatten(0, 1))
+            for layer, memories in zip(layers, kv, strict=True)
+            for memory in memories.values()
+        ]
+        """(whether its slots are the map's, [slots, ...]) of each layer and name."""
         self._nodes = torch.arange(spec.num_tokens + 1, device=device.torch_device)
         self._chain = self._nodes[:-1]
 
@@ -70,6 +78,11 @@ class Drafting:
         import torch
 
         assert batch.ahead is not None
+        # NOTE: the map is shared too. What moves accepted tokens comes after the reads' end, so its
+        # places are looked up first, as all write locations are.
+        swa = None
+        if self._tree and self._full_to_swa is not None:
+            swa = self._full_to_swa[batch.ahead].long()
         self._device.phase("draft")
         draft = self._checked(self._algorithm.draft(batch), batch.padded_size)
         lengths = batch.positions
@@ -83,7 +96,7 @@ class Drafting:
         logits = output.logits.view(batch.padded_size, self.num_tokens + 1, -1)
         stand = accept(logits, draft, allowed, sampling, lengths[:, None] + depths + 1)
         if self._tree:
-            self._compact(batch.ahead, stand)
+            self._compact(batch.ahead, swa, stand)
         relay.publish(
             batch.rows,
             stand.tokens.gather(1, stand.lengths[:, None] - 1).squeeze(1),
@@ -172,16 +185,17 @@ class Drafting:
         )
         return extend, Accepted(stand.tokens, stand.lengths, hidden)
 
-    def _compact(self, slots: torch.Tensor, stand: Stand) -> None:
+    def _compact(self, slots: torch.Tensor, swa: torch.Tensor | None, stand: Stand) -> None:
         """Move keys and values of the path to the slots of its positions.
 
-        The table stays as it is: it belongs to the scheduler. All sources are read before any is
-        written, since a node's slot may be another one's place.
+        swa: where layers with a window keep them; None: in `slots` too. The tables stay as they
+        are: they belong to the scheduler. All sources are read before any is written, since a
+        node's slot may be another one's place.
         """
-        goal = slots.flatten()
-        source = slots.gather(1, stand.path).flatten()
-        for memory in self._memory:
-            memory.index_copy_(0, goal, memory.index_select(0, source))
+        for windowed, memory in self._memory:
+            of = swa if windowed and swa is not None else slots
+            source = of.gather(1, stand.path).flatten()
+            memory.index_copy_(0, of.flatten(), memory.index_select(0, source))
 
     # ---- a step with prefills --------------------------------------------------------------------
 

@@ -68,6 +68,8 @@ def build_drafting(
         target=target,
         drafts=drafts,
         kv=wired.kv,
+        layers=wired.choices.info.layers,
+        full_to_swa=wired.shared.tables.full_to_swa,
     )
     return drafting, attrs.evolve(wired, scope=scope, engine_scope=engine_scope)
 
@@ -102,8 +104,9 @@ def _make_runner(
         spec=spec,
         max_batch=limits.max_running,
         max_tokens=limits.max_tokens,
-        shared=wired.shared.tables,
-        kv=kv_pool(choices.backend, spec, len(model.info.layers), wired.pages),
+        # A draft keeps whole sequences, whatever windows it has: the map is the target's.
+        shared=attrs.evolve(wired.shared.tables, full_to_swa=None),
+        kv=kv_pool(choices.backend, spec, [wired.pages] * len(model.info.layers)),
         graph=GraphKind.NONE,
         options=choices.backend_options,
         static=statics.static,

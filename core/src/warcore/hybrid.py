@@ -104,7 +104,7 @@ class HybridBackend(AttentionBackend):
 def hybrid_of(
     prefill: type[AttentionBackend], decode: type[AttentionBackend]
 ) -> type[HybridBackend]:
-    """The class of two backends; its `page_sizes` are those that both can serve."""
+    """The class of two backends; it has the `page_sizes` and the `window_pool` of both."""
     either = [sizes for sizes in (prefill.page_sizes, decode.page_sizes) if sizes is not None]
     return type(
         f"{prefill.__name__}And{decode.__name__}",
@@ -112,6 +112,7 @@ def hybrid_of(
         {
             "children": {"prefill": prefill, "decode": decode},
             "page_sizes": frozenset.intersection(*either) if either else None,
+            "window_pool": prefill.window_pool and decode.window_pool,
         },
     )
 

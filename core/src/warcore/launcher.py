@@ -67,21 +67,30 @@ class Launcher:
         return self._staging.stalls
 
     def launch(
-        self, entries: list[Entry], owed: tuple[list[int], list[int]], *, fenced: bool
+        self,
+        entries: list[Entry],
+        owed: tuple[list[int], list[int]],
+        mapped: tuple[list[int], list[int]] | None = None,
+        *,
+        fenced: bool,
     ) -> Launch:
         """Submit a step: table writes and inputs on the schedule stream, the rest after them.
 
-        owed: (places, pages) that the table must name before this step.
+        owed: (places, pages) that the table must name before this step. mapped: (pages of the full
+        pool, pages of the window pool) to which the map must lead them; None: there is no map.
         """
         mode = self._mode(entries)
-        words = (SAMPLING_COLUMNS + 4) * len(entries) + 2 * len(owed[0])
+        mapped = mapped or ([], [])
+        words = (SAMPLING_COLUMNS + 4) * len(entries) + 2 * len(owed[0]) + 2 * len(mapped[0])
         words += sum(entry.tokens for entry in entries)
         block = Block(words, self._device)
-        places, pages = map(block.integers, owed)
+        places, pages, full, swa = map(block.integers, (*owed, *mapped))
         inputs, sampling = self._inputs(mode, entries, block)
         block.ship(self._staging)
         if owed[0]:
             self._writes.append(self._shared.write_pages(places, pages))
+        if mapped[0]:
+            self._writes.append(self._shared.write_map(full, swa))
         launch = Launch(
             mode=mode,
             entries=entries,

@@ -21,6 +21,10 @@ class Limits:
     """Whether a step may hold prefill chunks and decodes; such a step has a coarse fence."""
     drafted: int = 0
     """Tokens that are drafted for each request and step."""
+    window: int | None = None
+    """The longest window of the layers that have a pool of their own; None: there is one pool."""
+    swa_pages: int = 0
+    """Pages of the window pool."""
 
     @property
     def longest(self) -> int:

@@ -1,4 +1,4 @@
-"""How much memory an engine takes, said before any of it is allocated; then the KV pool itself."""
+"""How much memory an engine takes, said before any of it is allocated; then the KV pools."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import attrs
 
 from warcore.errors import ConfigError, blame
 from warcore.pools import pages_for
+from warcore.windows import most_window_pages
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from warcore.backend import AttentionBackend, AttentionSpec
@@ -31,6 +34,8 @@ class MemoryPlan:
     kv_bytes: int
     table_bytes: int
     """Of what grows with requests and tokens per step, however small each is."""
+    swa_pages: int = 0
+    """Pages of the window pool; 0: there is none."""
 
     @property
     def total(self) -> int:
@@ -43,7 +48,10 @@ def plan_memory(config: EngineConfig, choices: Choices) -> MemoryPlan:
     spec, info = choices.spec, choices.info
     with blame(f"backend {choices.backend_name}", "kv_cache"):
         tensors = choices.backend.kv_cache(spec).values()
-    page = len(info.layers) * sum(_bytes(tensor.shape, tensor.dtype) for tensor in tensors)
+    layer_page = sum(_bytes(tensor.shape, tensor.dtype) for tensor in tensors)
+    windowed = 0 if choices.window is None else sum(x.window is not None for x in info.layers)
+    page, swa_page = (len(info.layers) - windowed) * layer_page, windowed * layer_page
+    most = _most_window_pages(config, choices)
     weights = info.parameters * spec.dtype.itemsize
     free = free_bytes(spec.device)
     per_request = pages_for(spec.max_context, spec.page_size)
@@ -51,19 +59,52 @@ def plan_memory(config: EngineConfig, choices: Choices) -> MemoryPlan:
     if pages is None:
         wanted = config.max_running_requests * per_request
         # Pages of a backend that caches nothing have no bytes: all are affordable.
-        affordable = (
-            wanted if free is None or not page else int((free - weights) * KV_SHARE) // page
-        )
+        affordable = wanted
+        if free is not None:
+            share = int((free - weights) * KV_SHARE)
+            affordable = _affordable(share, page, swa_page, most, otherwise=wanted)
         pages = max(min(wanted, affordable), min(per_request, wanted))
-    plan = MemoryPlan(pages, weights, (pages + 1) * page, _table_bytes(config, choices))
+    # With as many pages as the full pool has, each of its pages has one: no more is ever needed.
+    swa_pages = min(most, pages)
+    kv_bytes = (pages + 1) * page + (swa_pages + 1) * swa_page
+    tables = _table_bytes(config, choices)
+    if choices.window is not None:
+        tables += (pages + 1) * spec.page_size * 4
+    plan = MemoryPlan(pages, weights, kv_bytes, tables, swa_pages)
     if free is not None and plan.total > free:
         raise ConfigError(
             f"{info.name} needs {_gib(weights)} for weights, {_gib(plan.kv_bytes)} for {pages} KV "
             f"pages and {_gib(plan.table_bytes)} for the tables of {config.max_running_requests} "
             f"requests; {_gib(free)} are free on {spec.device}",
-            next=_remedy(plan, page, free),
+            next=_remedy(plan, _affordable(_left(plan, free), page, swa_page, most), free),
         )
     return plan
+
+
+def _most_window_pages(config: EngineConfig, choices: Choices) -> int:
+    """What the window pool needs however many pages the full pool has; 0 without one."""
+    if choices.window is None:
+        return 0
+    return most_window_pages(
+        choices.window,
+        choices.spec.page_size,
+        requests=config.max_running_requests,
+        chunk=config.prefill_chunk,
+        drafted=0 if choices.speculation is None else choices.speculation.spec.num_tokens,
+    )
+
+
+def _affordable(
+    free: int, page: int, swa_page: int, most: int, *, otherwise: int | None = None
+) -> int:
+    """How many pages of `page` bytes fit, if up to `most` of them need `swa_page` more each.
+
+    otherwise: where they have no bytes.
+    """
+    paired = free // max(page + swa_page, 1)
+    if paired > most:
+        paired = max((free - most * swa_page) // page, most) if page else otherwise or paired
+    return paired
 
 
 def _table_bytes(config: EngineConfig, choices: Choices) -> int:
@@ -73,10 +114,14 @@ def _table_bytes(config: EngineConfig, choices: Choices) -> int:
     return (rows + 1) * context * 4 + (3 * rows + config.prefill_chunk) * 8
 
 
-def _remedy(plan: MemoryPlan, page: int, free: int) -> str:
+def _left(plan: MemoryPlan, free: int) -> int:
+    """What weights and tables leave, with some room for what is not counted."""
+    return (free - plan.weight_bytes - plan.table_bytes) * 9 // 10
+
+
+def _remedy(plan: MemoryPlan, affordable: int, free: int) -> str:
     if plan.table_bytes > free // 2:
         return "a smaller --max-running-requests, --context-length, --prefill-chunk or --page-size"
-    affordable = (free - plan.weight_bytes - plan.table_bytes) * 9 // 10 // max(page, 1)
     if affordable < 1:
         return "choose a smaller model, or --dtype bfloat16"
     return f"--kv-pages {affordable}, or a smaller --context-length"
@@ -129,9 +174,9 @@ def _gib(count: int) -> str:
 
 
 def kv_pool(
-    backend: type[AttentionBackend], spec: AttentionSpec, layers: int, pages: int
+    backend: type[AttentionBackend], spec: AttentionSpec, pages: Sequence[int]
 ) -> list[dict[str, torch.Tensor]]:
-    """kv[layer][name]: [pages + 1, *shape]; page 0 is the padding page.
+    """kv[layer][name]: [pages[layer] + 1, *shape]; page 0 is the padding page.
 
     The other pages hold anything until their owner writes them: not touching them here leaves
     most of a large pool to the operating system until it is needed.
@@ -141,10 +186,10 @@ def kv_pool(
     specs = backend.kv_cache(spec)
     pool = [
         {
-            name: torch.empty((pages + 1, *each.shape), dtype=each.dtype, device=spec.device)
+            name: torch.empty((count + 1, *each.shape), dtype=each.dtype, device=spec.device)
             for name, each in specs.items()
         }
-        for _ in range(layers)
+        for count in pages
     ]
     for layer in pool:
         for memory in layer.values():

@@ -128,6 +128,17 @@ class Request:
         # The newest token is sampled, but it is computed only by the step that takes it as input.
         return len(self.prompt_ids) + len(self.output_ids) + self.pending + self.slack - 1
 
+    @property
+    def next_position(self) -> int:
+        """No later launch computes a position before this one.
+
+        Every launch on its way brings one token at least, which is settled in that sense. What it
+        may bring at most is `slack`, and never counts here.
+        """
+        if self.prefilled < len(self.prefill_ids):
+            return self.prefilled
+        return len(self.prompt_ids) + len(self.output_ids) + self.pending - 1
+
     def start(self, row: int) -> None:
         """Admitted: a fresh attempt from the settled tokens, in `row`."""
         assert not self.pending, "results of an earlier attempt are still on their way"

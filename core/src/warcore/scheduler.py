@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from warcore.launch import Drafts, Entry
 from warcore.pools import Pages, Pool, pages_for
 from warcore.request import FinishReason
+from warcore.windows import WindowPages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,10 @@ class Scheduler:
         self.limits = limits
         self.rows = Pool(limits.max_running)
         self.pages = Pages(limits.pages, limits.page_size, place)
+        self.windows: WindowPages | None = None
+        """The pages of layers with a window, where these have a pool of their own."""
+        if limits.window is not None:
+            self.windows = WindowPages(limits.swa_pages, limits.page_size, limits.window)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         """Those for which something is left to launch, in the order of admission."""
@@ -104,13 +109,16 @@ class Scheduler:
         """Submit the step, and take back what no later step of its requests will need.
 
         A row is free from the moment nothing more is launched for it, although the launch still
-        reads it: the next write of the table waits for that at the barrier.
+        reads it: the next write of the tables waits for that at the barrier.
         """
-        launch = self.launcher.launch(entries, self.pages.owed(), fenced=fenced)
+        mapped = None if self.windows is None else self.windows.owed()
+        launch = self.launcher.launch(entries, self.pages.owed(), mapped, fenced=fenced)
         self.steps += 1
         for entry in entries:
             if entry.samples and entry.request.sampled >= entry.request.limit:
                 self._release(entry.request)
+            elif self.windows is not None:
+                self.windows.trim(entry.request)
         return launch
 
     def barrier(self, launch: Launch) -> None:
@@ -146,6 +154,8 @@ class Scheduler:
     def _chunk(self, request: Request, budget: int) -> Entry:
         start = request.prefilled
         tokens = min(budget, len(request.prefill_ids) - start)
+        if self.windows is not None:
+            self.windows.cover(request, start + tokens)
         request.prefilled += tokens
         samples = not request.prefilling
         request.pending += samples
@@ -182,13 +192,15 @@ class Scheduler:
         return [self._decode(request) for request in decoding]
 
     def _decode(self, request: Request) -> Entry:
-        request.pending += 1
         drafted = self.limits.drafted
+        end = min(len(request.pages) * self.limits.page_size, request.most_tokens)
+        if self.windows is not None:
+            self.windows.cover(request, min(request.written + 1 + drafted, end))
+        request.pending += 1
         if not drafted:
             return Entry(request, request.row, None, 1, request.written, samples=True)
         request.slack += drafted
         # Nothing is accepted beyond `end`, so that no sequence can be longer than `bound`.
-        end = min(len(request.pages) * self.limits.page_size, request.most_tokens)
         bound = min(request.written, request.most_tokens + 1 + drafted)
         return Entry(request, request.row, None, 1, bound, True, drafted, end)
 
@@ -219,9 +231,11 @@ class Scheduler:
         """Take row and pages back, at once and on the host.
 
         Sound although a launch may still run: keys and values are written and read in forward
-        order, and the table is rewritten only behind the barrier of that launch.
+        order, and the tables are rewritten only behind the barrier of that launch.
         """
         self.running.remove(request)
+        if self.windows is not None:
+            self.windows.release(request)
         self.pages.release(request)
         self.rows.free([request.row])
         request.row = 0

@@ -27,15 +27,29 @@ class SharedTables:
     Row 0 is the padding row and points at slot 0. A row is whole pages wide.
     """
     full_to_swa: torch.Tensor | None = None
-    """[slots] i32; None without sliding-window pools."""
+    """[slots of the full pool] i32: where layers with a window keep what others keep in a slot.
+
+    None without a window pool. The padding page leads to the padding page, and so does what lies
+    behind the window of its request. Rewritten while a request runs, as its window moves on.
+    """
 
 
 class SharedBuffers:
     """Owns the tables. `context` is rounded up to whole pages."""
 
     def __init__(
-        self, device: Device, stream: Stream, *, rows: int, context: int, page_size: int
+        self,
+        device: Device,
+        stream: Stream,
+        *,
+        rows: int,
+        context: int,
+        page_size: int,
+        mapped: int | None = None,
     ) -> None:
+        """mapped: pages of the full pool, the padding page apart, for a map from it to the window
+        pool; None: there is no such pool.
+        """
         import torch
 
         self._stream = stream
@@ -45,11 +59,19 @@ class SharedBuffers:
             writer, reader = device.shared_memory(
                 "req_to_token", (rows + 1, self.pages_per_row * page_size), torch.int32
             )
-            self.tables = SharedTables(reader)
             self.writer = writer
             """The table as the schedule stream writes it: the readers' may be a view of its own."""
             self._by_page = writer.view(-1, page_size)
             self._offsets = torch.arange(page_size, dtype=torch.int64, device=device.torch_device)
+            self.map_writer: torch.Tensor | None = None
+            """The map as the schedule stream writes it."""
+            full_to_swa = None
+            if mapped is not None:
+                self.map_writer, full_to_swa = device.shared_memory(
+                    "full_to_swa", ((mapped + 1) * page_size,), torch.int32
+                )
+                self.map_writer.view(-1, page_size).copy_(self._offsets)
+            self.tables = SharedTables(reader, full_to_swa)
 
     def place(self, row: int, index: int) -> int:
         """Where the table keeps page number `index` of `row`: an argument of `write_pages`."""
@@ -62,8 +84,21 @@ class SharedBuffers:
         """
         return self._stream.submit(self._write_pages, places, pages)
 
-    def _write_pages(self, places: torch.Tensor, pages: torch.Tensor) -> None:
-        import torch
+    def write_map(self, full: torch.Tensor, swa: torch.Tensor) -> Pending:
+        """Let pages `full` [n] i64 of the full pool lead to pages `swa` [n] i64 of the window pool.
 
-        slots = pages.unsqueeze(1) * self._page_size + self._offsets
-        self._by_page.index_copy_(0, places, slots.to(torch.int32))
+        Runs on the schedule stream, behind the barrier as `write_pages` does.
+        """
+        return self._stream.submit(self._write_map, full, swa)
+
+    def _write_pages(self, places: torch.Tensor, pages: torch.Tensor) -> None:
+        self._by_page.index_copy_(0, places, self._slots(pages))
+
+    def _write_map(self, full: torch.Tensor, swa: torch.Tensor) -> None:
+        assert self.map_writer is not None, "there is no window pool"
+        by_page = self.map_writer.view(-1, self._page_size)
+        by_page.index_copy_(0, full, self._slots(swa))
+
+    def _slots(self, pages: torch.Tensor) -> torch.Tensor:
+        """[n, page_size] i32."""
+        return (pages.unsqueeze(1) * self._page_size + self._offsets).int()

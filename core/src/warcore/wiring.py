@@ -66,6 +66,12 @@ class Choices:
         return self.spec.max_context - drafted
 
     @property
+    def window(self) -> int | None:
+        """The longest window of the model if layers with windows have a pool of their own."""
+        windows = [layer.window for layer in self.info.layers if layer.window is not None]
+        return max(windows) if windows and self.backend.window_pool else None
+
+    @property
     def graph(self) -> GraphKind:
         """How steps are replayed; backends know it before they vote."""
         return GraphKind.NONE if self.graph_runner is None else self.graph_runner.kind

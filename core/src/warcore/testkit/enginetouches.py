@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from warcore.testkit.access import Kind
 
 REQ_TO_TOKEN, RELAY_TOKENS, RELAY_LENGTHS = "req_to_token", "relay.tokens", "relay.lengths"
+FULL_TO_SWA = "full_to_swa"
 STEP_INPUTS, RESULTS = "step inputs", "results"
 
 
@@ -56,7 +57,7 @@ def watched_tensors(engine: Engine) -> dict[str, torch.Tensor]:
         RELAY_LENGTHS: relay.lengths,
     }
     if tables.full_to_swa is not None:
-        found["full_to_swa"] = tables.full_to_swa
+        found[FULL_TO_SWA] = tables.full_to_swa
     return found | {f"relay.{name}": tensor for name, tensor in relay.state.items()}
 
 
@@ -77,7 +78,8 @@ class EngineTouches:
         self._page_bytes = shared._page_size * shared.tables.req_to_token.element_size()  # noqa: SLF001
         wrap.before(launcher, "launch", self._count_step)
         wrap.after(launcher, "collect", self._collected)
-        wrap.before(shared, "_write_pages", self._writes_pages)
+        wrap.before(shared, "_write_pages", partial(self._writes, REQ_TO_TOKEN))
+        wrap.before(shared, "_write_map", partial(self._writes, FULL_TO_SWA))
         wrap.before(step, "_slots", self._reads_slots)
         wrap.before(step, "_batch", self._reads_inputs)
         wrap.after(step, "_forward", self._wrote_result)
@@ -98,13 +100,16 @@ class EngineTouches:
 
     # ---- tables and relay ------------------------------------------------------------------------
 
-    def _writes_pages(self, places: torch.Tensor, pages: torch.Tensor) -> None:  # noqa: ARG002
-        size, operation = self._page_bytes, "SharedBuffers._write_pages"
+    def _writes(self, buffer: str, places: torch.Tensor, _: torch.Tensor) -> None:
+        """Pages of a table, or of the map: both are as many entries wide as a page has tokens."""
+        size = self._page_bytes
+        wrote = "_write_pages" if buffer == REQ_TO_TOKEN else "_write_map"
+        operation = f"SharedBuffers.{wrote}"
         if places.device.type != "cpu":
-            self._whole("write", REQ_TO_TOKEN, operation)
+            self._whole("write", buffer, operation)
             return
         for start, stop in _spans((place * size for place in places.tolist()), size):
-            self._detector.touch(REQ_TO_TOKEN, "write", start, stop, operation=operation)
+            self._detector.touch(buffer, "write", start, stop, operation=operation)
 
     def _reads_slots(self, rows: torch.Tensor, positions: torch.Tensor) -> None:
         table, operation = self._tensors[REQ_TO_TOKEN], "Step._slots"

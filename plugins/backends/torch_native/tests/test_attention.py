@@ -64,6 +64,8 @@ class Case:
     page_size: int = 16
     dtype: torch.dtype = torch.float32
     windows: tuple[int | None, ...] = (None,)
+    mapped: bool = False
+    """Layers with a window have a pool of their own, in which nothing lies behind the window."""
     tree: bool = False
     drafts: int = 5
     """K + 1: columns of the tree mask."""
@@ -91,6 +93,8 @@ class Case:
             table[row] = torch.randint(self.pool, (self.max_context,), generator=self.random)
             table[row, : len(slots)] = slots
         self.shared = Shared(table.to(self.device))
+        if self.mapped:
+            self.shared.full_to_swa = self._map().to(self.device)
         self._fill_memory(seq_lens)
         self.batch = self._batch(seq_lens)
         self.backend = TorchNative(self._context())
@@ -119,15 +123,36 @@ class Case:
             slots.append((own[:, None] + offsets).flatten()[:length])
         return slots
 
+    def _kept(self, prefix):
+        """The first position that the window pool still holds; its page is there as a whole."""
+        longest = max(window for window in self.windows if window is not None)
+        return max(prefix - longest + 1, 0) // self.page_size * self.page_size
+
+    def _map(self):
+        """Live pages lead to pages in another order, those behind the windows to the padding page.
+
+        Pages that nobody owns lead to those of others, as they may when a page changes hands.
+        """
+        pages = self.pool // self.page_size
+        offsets = torch.arange(self.page_size)
+        led = 1 + torch.randperm(pages - 1, generator=self.random).repeat(2)[:pages]
+        led[0] = 0
+        for slots, prefix in zip(self.slots, self.prefixes, strict=True):
+            led[slots[: self._kept(prefix)] // self.page_size] = 0
+        return (led[:, None] * self.page_size + offsets).flatten().int()
+
     def _fill_memory(self, seq_lens):
         shape = (self.pool // self.page_size, self.page_size, self.kv_heads, self.head_dim)
         self.kv, self.dense, self.new = [], [], []
-        for _ in self.windows:
+        for window in self.windows:
             memory = {name: torch.full(shape, math.nan, dtype=self.dtype) for name in "kv"}
             dense = [{n: self.noise(s, *shape[2:]) for n in "kv"} for s in seq_lens]
             for slots, own, prefix in zip(self.slots, dense, self.prefixes, strict=True):
+                kept, at = 0, slots
+                if self.mapped and window is not None:
+                    kept, at = self._kept(prefix), self.shared.full_to_swa.cpu()[slots].long()
                 for name, values in memory.items():
-                    values.view(-1, *shape[2:])[slots[:prefix]] = own[name][:prefix]
+                    values.view(-1, *shape[2:])[at[kept:prefix]] = own[name][kept:prefix]
             self.kv.append({name: values.to(self.device) for name, values in memory.items()})
             self.dense.append(dense)
             poison = torch.full((self.pad_tokens, *shape[2:]), math.nan, dtype=self.dtype)
@@ -217,6 +242,8 @@ class Case:
     def overwrite_shared(self):
         """What the schedule stream may do once the reads have ended."""
         self.shared.req_to_token.fill_(2**31 - 1)
+        if self.mapped:
+            self.shared.full_to_swa.fill_(2**31 - 1)
 
     def body(self):
         """Every layer's output of the live tokens, [layers, T, q_heads, D]."""
@@ -328,9 +355,19 @@ def test_layers_honour_their_own_windows(mode):
     Case(mode, **RAGGED[mode], windows=(None, 1, 3, 20, 1000), dtype=torch.float64).check()
 
 
+@MODES
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("windows", [(None, 20), (1,), (3, None, 20), (1000, None)], ids=str)
+def test_layers_with_a_window_find_their_past_in_a_pool_of_their_own(mode, page_size, windows):
+    shape = {"page_size": page_size, "windows": windows, "mapped": True}
+    Case(mode, **RAGGED[mode], **shape, dtype=torch.float64).check()
+
+
+@pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_a_drafted_token_sees_its_ancestors_only(seed):
+def test_a_drafted_token_sees_its_ancestors_only(seed, mapped):
     trees = {"prefixes": (1, 33, 16), "lens": (8, 8, 8), "tree": True, "drafts": 8}
+    trees |= {"mapped": mapped, "page_size": 4}
     windows = (None, 2, 4)
     Case(
         ForwardMode.TARGET_VERIFY, **trees, windows=windows, dtype=torch.float64, seed=seed
@@ -342,8 +379,10 @@ def test_verified_blocks_may_be_ragged():
     Case(ForwardMode.TARGET_VERIFY, **ragged, pad_rows=1, pad_tokens=7, windows=(None, 2)).check()
 
 
-def test_a_request_without_new_tokens_disturbs_nobody():
-    Case(ForwardMode.EXTEND, prefixes=(3, 9, 20), lens=(4, 0, 2)).check()
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_request_without_new_tokens_disturbs_nobody(mapped):
+    given = {"windows": (None, 1), "mapped": mapped}
+    Case(ForwardMode.EXTEND, prefixes=(3, 9, 20), lens=(4, 0, 2), **given).check()
 
 
 def test_a_chain_needs_no_tree_mask():
@@ -360,10 +399,11 @@ PADDING = {
 
 
 @MODES
+@pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("seq_len", [0, 1])
-def test_no_poison_of_padding_or_of_unowned_slots_reaches_a_live_token(mode, seq_len):
+def test_no_poison_of_padding_or_of_unowned_slots_reaches_a_live_token(mode, seq_len, mapped):
     rows, tokens = PADDING[mode]
-    padding = {"pad_rows": rows, "pad_tokens": tokens, "pad_seq_len": seq_len}
+    padding = {"pad_rows": rows, "pad_tokens": tokens, "pad_seq_len": seq_len, "mapped": mapped}
     Case(mode, **RAGGED[mode], **padding, windows=(None, 4)).check()
 
 
@@ -404,9 +444,13 @@ ENDS = {
 }
 
 
+BOTH = {"windows": (None, 9), "mapped": True}
+"""Layers of both kinds, and both shared tables."""
+
+
 @MODES
 def test_after_its_declared_end_nothing_shared_matters(mode):
-    case = Case(mode, **RAGGED[mode])
+    case = Case(mode, **RAGGED[mode], **BOTH)
     assert case.backend.shared_read_ends(mode) is ENDS[mode]
     with torch.inference_mode():
         case.backend.init_forward_metadata_out_graph(case.batch)
@@ -420,7 +464,7 @@ def test_after_its_declared_end_nothing_shared_matters(mode):
 
 @pytest.mark.parametrize("mode", [m for m in RAGGED if m not in PREFILL], ids=lambda m: m.name)
 def test_what_a_graph_would_replay_reads_nothing_of_the_out_graph_hook(mode):
-    case = Case(mode, **RAGGED[mode])
+    case = Case(mode, **RAGGED[mode], **BOTH)
     with torch.inference_mode():
         case.backend.init_forward_metadata_in_graph(case.batch)
         assert_close(case.body(), case.expected(), TOLERANCE[case.dtype])
@@ -445,7 +489,7 @@ class Watch(TorchDispatchMode):
 
 @MODES
 def test_a_step_never_asks_the_device_for_a_number(mode):
-    case = Case(mode, **RAGGED[mode], windows=(None, 7))
+    case = Case(mode, **RAGGED[mode], **BOTH)
     with Watch():
         case.run()
 
@@ -515,6 +559,7 @@ def test_each_bucket_keeps_what_its_capture_left_for_the_attention():
         ForwardMode.DECODE,
         prefixes=(20, 3),
         lens=(1, 1),
+        **BOTH,
         dtype=torch.float64,
         graph=GraphKind.BREAKABLE,
     )
@@ -555,7 +600,7 @@ def test_nothing_is_kept_for_unbroken_graphs_whose_masks_share_memory():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @MODES
 def test_it_computes_the_same_on_a_gpu(mode, dtype):
-    Case(mode, **RAGGED[mode], ratio=3, dtype=dtype, device=torch.device("cuda")).check()
+    Case(mode, **RAGGED[mode], **BOTH, ratio=3, dtype=dtype, device=torch.device("cuda")).check()
 
 
 @pytest.mark.gpu

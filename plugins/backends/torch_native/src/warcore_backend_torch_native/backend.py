@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import attrs
 import torch
@@ -43,6 +43,11 @@ class Metadata:
     """[B, N] i64, the tokens that are each request's query rows; None: token b is request b's."""
     places: torch.Tensor | None
     """[T] i64, where in the B * N query rows each token is; None with `spread`."""
+    swa_slots: torch.Tensor | None
+    """As `slots`, in the window pool; what no token of the step may see repeats the first position
+    that one may. None: layers with a window use `slots`."""
+    swa_out: torch.Tensor | None
+    """[T] i64, the slots of the window pool to write."""
 
 
 class TorchNative(AttentionBackend):
@@ -51,6 +56,8 @@ class TorchNative(AttentionBackend):
     Each layer copies the keys and values of each request up to a length bucket and calls torch's
     scaled dot-product attention, for all requests at once, or one by one in a prefill.
     """
+
+    window_pool: ClassVar[bool] = True
 
     @classmethod
     def why_not(cls, spec: AttentionSpec) -> list[str]:
@@ -68,15 +75,23 @@ class TorchNative(AttentionBackend):
         return reasons
 
     def __init__(self, ctx: BackendContext) -> None:
-        """Take the slot table: int32 for each position of each row of the largest batch."""
+        """Take the slot table: int32 for each position of each row of the largest batch.
+
+        Another one where layers with a window have a pool of their own.
+        """
         super().__init__(ctx)
         size = (ctx.max_batch * ctx.spec.max_context,)
         self._slots = ctx.static("torch_native.slots", size, torch.int32)
+        self._swa_slots = self._swa_out = None
+        if ctx.shared.full_to_swa is not None:
+            self._window = max(window for window in ctx.spec.windows if window is not None)
+            self._swa_slots = ctx.static("torch_native.swa_slots", size, torch.int32)
+            self._swa_out = ctx.static("torch_native.swa_out", (ctx.max_tokens,), torch.int64)
         self._columns = torch.arange(ctx.spec.max_context, device=ctx.spec.device)
         self._captured: dict[Bucket, Metadata] = {}
 
     def shared_read_ends(self, forward_mode: ForwardMode) -> SharedReadEnds:
-        """`req_to_token` is read by `_gather_slots` alone; this is where each mode calls it."""
+        """Shared buffers are read by `_gather_slots` alone; this is where each mode calls it."""
         return READS[forward_mode]
 
     def graph_key(self, batch: ForwardBatch) -> int | None:
@@ -108,7 +123,11 @@ class TorchNative(AttentionBackend):
     def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
         """The other modes: the last shared read. Then masks, from what is private anyway."""
         length = self._length(batch)
-        slots = self._table(batch, length)
+        slots = self._table(self._slots, batch, length)
+        swa_slots = swa_out = None
+        if self._swa_slots is not None and self._swa_out is not None:
+            swa_slots = self._table(self._swa_slots, batch, length)
+            swa_out = self._swa_out[: batch.padded_tokens]
         if batch.mode not in PREFILL:
             self._gather_slots(batch)
         spread, places = self._spread(batch)
@@ -118,13 +137,14 @@ class TorchNative(AttentionBackend):
             if batch.mode not in PREFILL:
                 mask = (mask[:, None] if spread is None else mask[spread])[:, None]
             masks[window] = mask
-        self._metadata = Metadata(slots, masks, spread, places)
+        self._metadata = Metadata(slots, masks, spread, places, swa_slots, swa_out)
         if batch.bucket is not None and self.ctx.graph is GraphKind.BREAKABLE:
             # A replay fills these again, and `forward` runs between two of its segments.
             self._captured[batch.bucket] = self._metadata
 
-    def _table(self, batch: ForwardBatch, length: int) -> torch.Tensor:
-        return self._slots[: batch.padded_size * length].view(batch.padded_size, length)
+    @staticmethod
+    def _table(memory: torch.Tensor, batch: ForwardBatch, length: int) -> torch.Tensor:
+        return memory[: batch.padded_size * length].view(batch.padded_size, length)
 
     def _gather_slots(self, batch: ForwardBatch) -> None:
         """Copy the slots of every sequence in the batch: the only reader of `ctx.shared`.
@@ -135,7 +155,17 @@ class TorchNative(AttentionBackend):
         length = self._length(batch)
         last = (batch.seq_lens[:, None] - 1).clamp(min=0)
         at = torch.minimum(self._columns[:length], last)
-        self._table(batch, length).copy_(self.ctx.shared.req_to_token[batch.rows[:, None], at])
+        slots = self._table(self._slots, batch, length)
+        slots.copy_(self.ctx.shared.req_to_token[batch.rows[:, None], at])
+        swa = self.ctx.shared.full_to_swa
+        if swa is None or self._swa_slots is None or self._swa_out is None:
+            return
+        # Behind every window a request has no slot of its own any more, and loads no other.
+        first = batch.seq_lens[:, None] - (batch.q_start[1:] - batch.q_start[:-1])[:, None]
+        at = torch.minimum(torch.maximum(at, first - self._window + 1), last)
+        swa_slots = self._table(self._swa_slots, batch, length)
+        swa_slots.copy_(swa[slots.gather(1, at.long())])
+        self._swa_out[: batch.padded_tokens].copy_(swa[batch.out_slots])
 
     @staticmethod
     def _spread(batch: ForwardBatch) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -166,8 +196,10 @@ class TorchNative(AttentionBackend):
         memory = self.ctx.kv[layer.index]
         keys = memory["k"].view(-1, layer.kv_heads, layer.head_dim)
         values = memory["v"].view(-1, layer.kv_heads, layer.head_dim)
-        keys.index_copy_(0, batch.out_slots, k)
-        values.index_copy_(0, batch.out_slots, v)
+        swa_out = self._metadata.swa_out
+        out = batch.out_slots if layer.window is None or swa_out is None else swa_out
+        keys.index_copy_(0, out, k)
+        values.index_copy_(0, out, v)
         if batch.mode in PREFILL:
             return self._one_by_one(q, (keys, values), layer, batch.extend_lens)
         return self._together(q, (keys, values), layer)
@@ -176,7 +208,7 @@ class TorchNative(AttentionBackend):
         """All requests in one call, with N query rows each."""
         meta = self._metadata
         rows = q[:, None] if meta.spread is None else q[meta.spread]
-        out = _attend(rows, cache, meta.slots, meta.masks[layer.window], layer)
+        out = _attend(rows, cache, _slots(meta, layer), meta.masks[layer.window], layer)
         return out[:, 0] if meta.places is None else out.flatten(0, 1)[meta.places]
 
     def _one_by_one(
@@ -184,14 +216,19 @@ class TorchNative(AttentionBackend):
     ) -> torch.Tensor:
         """One call for each request: ragged lengths are not padded to the longest."""
         meta, start = self._metadata, 0
-        mask = meta.masks[layer.window]
+        table, mask = _slots(meta, layer), meta.masks[layer.window]
         out = torch.zeros_like(q)
         for row, count in enumerate(extend_lens):
             part = slice(start, start + count)
-            slots = meta.slots[row : row + 1]
+            slots = table[row : row + 1]
             out[part] = _attend(q[None, part], cache, slots, mask[part], layer)[0]
             start += count
         return out
+
+
+def _slots(meta: Metadata, layer: Layer) -> torch.Tensor:
+    """[B, L] i32, in the pool of `layer`."""
+    return meta.slots if layer.window is None or meta.swa_slots is None else meta.swa_slots
 
 
 def _attend(
