@@ -271,16 +271,39 @@ def test_views_lie_inside_and_what_was_made_anew_does_not(guard, table):
 
 def test_memory_lives_as_long_as_a_tensor_over_it_and_no_longer():
     gc.collect()
-    before = len(fault_handler()._owners)
+    before = fault_handler().watched
     with PageGuard() as guard:
         view = guard.allocate("table", SHAPE, torch.int32)[1][3]
     del guard
     gc.collect()
     assert view.sum() == 0
-    assert len(fault_handler()._owners) == before + 1
+    assert fault_handler().watched == before + 1
     del view
     gc.collect()
-    assert len(fault_handler()._owners) == before
+    assert fault_handler().watched == before
+
+
+@pytest.mark.parametrize("allocations", range(20))
+def test_memory_may_die_while_faults_are_sorted(guard, table, allocations):
+    """Garbage is collected at any allocation: also at those of the walk over what is watched."""
+    many = [guard.allocate("lives", (1, 1), torch.int32) for _ in range(30)]
+    with PageGuard() as other:
+        cycle = [other.allocate("dies", (1, 1), torch.int32)]
+        cycle.append(cycle)
+    with guard.window():
+        table[1].sum()
+    thresholds = gc.get_threshold()
+    gc.disable()
+    try:
+        del other, cycle
+        gc.set_threshold(gc.get_count()[0] + allocations)
+        gc.enable()
+        guard.look()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
+    assert len(pages(guard.faults)) == SHAPE[0] * SHAPE[1] * 4 // PAGE
+    assert many
 
 
 # ---- the signal ----------------------------------------------------------------------------------

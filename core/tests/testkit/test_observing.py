@@ -331,13 +331,13 @@ def observed_while_its_address_is_taken():
 @guarded
 def test_an_array_made_in_the_step_outlives_it_and_its_memory_goes_with_it():
     gc.collect()
-    before = len(fault_handler()._owners)
+    before = fault_handler().watched
     array = observed_while_its_address_is_taken()
     gc.collect()
     assert array[3, 0] == 3 * COLS
     del array
     gc.collect()
-    assert len(fault_handler()._owners) == before
+    assert fault_handler().watched == before
 
 
 @guarded

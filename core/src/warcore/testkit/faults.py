@@ -62,7 +62,9 @@ class FaultHandler:
         """Another one in a forked child, where no guard of the parent is in force."""
         # NOTE: reentrant, for a fork from within; memory that dies takes no lock at all.
         self._lock = threading.RLock()
-        self._owners: dict[int, tuple[int, int, list[Hit]]] = {}
+        # NOTE: as long as it is for good. Garbage may be collected, and `forget` called, in the
+        # middle of a walk over it, and a dictionary that changes its size then raises.
+        self._owners: list[tuple[int, int, list[Hit]] | None] = [None] * faultcode.RANGES
         self._free: deque[int] = deque(range(faultcode.RANGES))
         self._labelled = _Labelled()
         self._free_labels: deque[int] = deque(range(faultcode.LABELS))
@@ -125,13 +127,18 @@ class FaultHandler:
     def forget(self, number: int) -> None:
         """The memory goes. May be called at any moment, from the collection of garbage."""
         self._state.ranges[number].stop = 0
-        self._owners.pop(number, None)
+        self._owners[number] = None
         self._free.append(number)
 
     def protect(self, start: int, size: int, what: int) -> None:
         """Let the pages allow `what`. Python's lock is kept: another thread might hold it long."""
         if self._mprotect(start, size, what):
             raise refused("mprotect")
+
+    @property
+    def watched(self) -> int:
+        """How many ranges are watched."""
+        return sum(owner is not None for owner in self._owners)
 
     @property
     def written(self) -> int:
@@ -158,10 +165,16 @@ class FaultHandler:
                 if record.number != self._taken:
                     self.lost += 1
                     continue
-                for first, stop, hits in tuple(self._owners.values()):
-                    if first <= at < stop:
-                        hits.append(Hit(self._taken, at - first, write, *rest))
+                for start, hits in self._owners_of(at):
+                    hits.append(Hit(self._taken, at - start, write, *rest))
             return self._taken
+
+    def _owners_of(self, address: int) -> list[tuple[int, list[Hit]]]:
+        return [
+            (start, hits)
+            for start, stop, hits in filter(None, self._owners[: self._state.ranges_used])
+            if start <= address < stop
+        ]
 
     def _is_whole(self, record: faultcode.Record) -> bool:
         """Whether a record that was begun is written; another thread may be at it this moment."""
@@ -210,7 +223,7 @@ class FaultHandler:
         It may build guards of its own.
         """
         if self._users:
-            for start, stop, _ in self._owners.values():
+            for start, stop, _ in filter(None, self._owners):
                 self.protect(start, stop - start, EVERYTHING)
             self._users = 0
             self._possession.end()
