@@ -98,7 +98,7 @@ def test_golden_tokens_at_every_bucket_boundary(runner):
         assert 0 < stats["graphs"]["replays"] < stats["steps"]
 
 
-@pytest.mark.parametrize("runner", ["none", "full"])
+@pytest.mark.parametrize("runner", ["none", pytest.param("full", marks=pytest.mark.slow)])
 def test_golden_tokens_with_windows_as_long_as_the_context(runner):
     """Every other layer has a pool of its own, and forgets nothing that the model sees."""
     options = {"smollm2.window": "256", "smollm2.window_layers": "alternate"}

@@ -12,7 +12,7 @@ from warcore.device import open_device
 from warcore.errors import ConfigError
 from warcore.shared import SharedTables
 from warcore.statics import Statics
-from warcore.testkit.memory import scattered_slots, unowned_pool
+from warcore.testkit.memory import scattered_map, scattered_slots, unowned_pool
 
 if TYPE_CHECKING:
     from warcore.backend import AttentionSpec
@@ -34,7 +34,8 @@ def context(
     a KV cache. options: None for the defaults.
 
     Every position of rows 1 to `max_batch` has a slot, in pages that lie in no order; row 0 is the
-    padding row, and points at slot 0. KV slots hold NaN until they are written. Nobody guards the
+    padding row, and points at slot 0. KV slots hold NaN until they are written. There is a map for
+    layers with windows where `spec` has them and `cls` has a `window_pool`. Nobody guards the
     shared tables: a test may write them itself, as a scheduler would. `stage` copies at once.
 
     ConfigError for less than one request or layer, DeviceError if `spec.device` is not there.
@@ -46,11 +47,14 @@ def context(
     statics = Statics(device, device.stream("forward"))
     width = -(-spec.max_context // spec.page_size) * spec.page_size
     slots = scattered_slots(spec.page_size, max_batch, width)
+    full_to_swa = None
+    if cls.window_pool and spec.windows != {None}:
+        full_to_swa = scattered_map(spec.page_size, max_batch, width).to(spec.device, torch.int32)
     return BackendContext(
         spec=spec,
         max_batch=max_batch,
         max_tokens=max_batch * spec.max_context,
-        shared=SharedTables(slots.to(spec.device, torch.int32)),
+        shared=SharedTables(slots.to(spec.device, torch.int32), full_to_swa),
         kv=unowned_pool(cls, spec, layers, max_batch, width),
         graph=graph,
         options=cls.Options() if options is None else options,

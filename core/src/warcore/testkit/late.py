@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -113,7 +114,7 @@ def _named(stand: Stand, batch: ForwardBatch) -> Access | None:
         if ended:
             late.append(access)
 
-    watched(stand, batch, Attribution({"req_to_token": stand.table}, tell), ended)
+    watched(stand, batch, Attribution(stand.shared, tell), ended)
     return late[0] if late else None
 
 
@@ -127,10 +128,12 @@ def watched(stand: Stand, batch: ForwardBatch, attribution: Attribution, ended: 
 
 
 def _told(stand: Stand, fault: Fault) -> str:
-    width = stand.table.shape[1] * stand.table.element_size()
-    row, position = fault.offset // width, fault.offset % width // stand.table.element_size()
     touched = "written" if fault.kind == "write" else "read"
     by = fault.code or "native code"
+    entry = fault.offset // stand.table.element_size()
+    if fault.buffer != "req_to_token":
+        return f"{fault.buffer} was {touched} later, near slot {entry}, by {by}"
+    row, position = divmod(entry, stand.table.shape[1])
     return f"{fault.buffer} was {touched} later, near row {row}, position {position}, by {by}"
 
 
@@ -146,7 +149,24 @@ def changed_by(stand: Stand, batch: ForwardBatch) -> str | None:
         output, _ = stand.run_overwritten(batch, slots)
         if not torch.equal(quiet, output):
             return name
+    # Where the host cannot come between a replay's marker and the rest, the table stands for both.
+    if stand.map is None or stand.one_launch:
+        return None
+    for name, slots in _map_patterns(stand).items():
+        output, _ = stand.run(batch, partial(stand.write_map, slots))
+        if not torch.equal(quiet, output):
+            return name
     return None
+
+
+def _map_patterns(stand: Stand) -> dict[str, torch.Tensor]:
+    """Maps to overwrite with: other valid slots, and the padding slot."""
+    assert stand.map is not None
+    size = stand.shape.page_size
+    return {
+        "the map's pages in another order": stand.map.roll(size),
+        "a map to the padding slot": torch.zeros_like(stand.map),
+    }
 
 
 def _patterns(stand: Stand) -> dict[str, torch.Tensor]:

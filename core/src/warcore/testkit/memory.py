@@ -25,6 +25,17 @@ def scattered_slots(page_size: int, rows: int = ROWS, context: int = CONTEXT) ->
     return torch.cat([nothing, slots.view(rows, context)])
 
 
+def scattered_map(page_size: int, rows: int = ROWS, context: int = CONTEXT) -> torch.Tensor:
+    """[slots] i64: a slot of a window pool of as many pages for each of the full pool, in no order.
+
+    The padding page leads to the padding page.
+    """
+    pages = rows * context // page_size
+    order = 1 + torch.randperm(pages, generator=torch.Generator().manual_seed(6))
+    led = torch.cat([torch.zeros(1, dtype=torch.int64), order])
+    return (led[:, None] * page_size + torch.arange(page_size)).flatten()
+
+
 def unowned_pool(
     cls: Any, spec: AttentionSpec, layers: int, rows: int = ROWS, context: int = CONTEXT
 ) -> list[dict[str, torch.Tensor]]:

@@ -24,7 +24,7 @@ from warcore.testkit.attending import Attending
 from warcore.testkit.cell import BUCKETS, CONTEXT, DRAFTED, ROWS
 from warcore.testkit.endingfence import EndingFence
 from warcore.testkit.inorder import AroundMarker, Captured, Held
-from warcore.testkit.memory import scattered_slots, spec_of, unowned_pool
+from warcore.testkit.memory import scattered_map, scattered_slots, spec_of, unowned_pool
 from warcore.testkit.outcome import Unproven
 from warcore.testkit.recorders import Recording, RecordingSegments
 
@@ -88,13 +88,25 @@ class Stand:
         self._schedule = self.device.stream("schedule")
         self._forward = self.device.stream("forward")
         self.model = Attending(shape, ROWS, self.device.torch_device)
+        windows = [window for window in shape.windows if window is not None]
+        mapped = bool(windows) and cls.window_pool
         self._shared = SharedBuffers(
-            self.device, self._schedule, rows=ROWS, context=CONTEXT, page_size=shape.page_size
+            self.device,
+            self._schedule,
+            rows=ROWS,
+            context=CONTEXT,
+            page_size=shape.page_size,
+            mapped=ROWS * -(-CONTEXT // shape.page_size) if mapped else None,
         )
         self.table = self._shared.tables.req_to_token
         width = self.table.shape[1]
         self.slots = scattered_slots(shape.page_size, ROWS, width)
         """[rows + 1, context] i64: the slot of each position, as the table has it."""
+        self.map: torch.Tensor | None = None
+        """[slots] i64: where layers with a window keep what others keep in a slot; None: there."""
+        if self._shared.tables.full_to_swa is not None:
+            self.map = scattered_map(shape.page_size, ROWS, width)
+            self._longest = max(windows)
         self.around: AroundMarker | None = None
         """What lies around the markers of captures on a device whose replays are one launch."""
         if legible:
@@ -127,6 +139,12 @@ class Stand:
         """Whether the host cannot come between the marker of a replay and what follows."""
         return self.device.name == "cuda"
 
+    @property
+    def shared(self) -> dict[str, torch.Tensor]:
+        """The readers' views of all shared tables, by name."""
+        found, swa = {"req_to_token": self.table}, self._shared.tables.full_to_swa
+        return found if swa is None else found | {"full_to_swa": swa}
+
     # ---- a step ----------------------------------------------------------------------------------
 
     def run(
@@ -141,6 +159,8 @@ class Stand:
         """
         # The batch and the pool were filled on another stream than these.
         self.device.synchronize()
+        if self.map is not None:
+            self.write_map(self.map_for(batch))
         if hold is None and end is not None and self.around is not None:
             hold = Held(self.around, self.device, self._schedule, end)
         role = "draft" if batch.mode is ForwardMode.DRAFT_EXTEND else "target"
@@ -244,6 +264,29 @@ class Stand:
             if self.around is not None:
                 # So that no marker that is passed later puts back what was there before.
                 self.around.choose(slots)
+
+    def slots_in(self, layer: int) -> torch.Tensor:
+        """[rows + 1, context] i64: the slot of each position in the pool of a layer."""
+        if self.map is None or self.shape.windows[layer] is None:
+            return self.slots
+        return self.map[self.slots]
+
+    def map_for(self, batch: ForwardBatch) -> torch.Tensor:
+        """The map as a scheduler has it in this step: behind the windows it leads to page 0."""
+        assert self.map is not None
+        made, size = self.map.clone().view(-1, self.shape.page_size), self.shape.page_size
+        counts = batch.q_start[1:] - batch.q_start[:-1]
+        firsts = (batch.seq_lens - counts).tolist()
+        for row, first in zip(batch.rows.tolist(), firsts, strict=True):
+            behind = max(first - self._longest + 1, 0) // size * size
+            made[self.slots[row, :behind:size] // size] = torch.arange(size)
+        return made.flatten()
+
+    def write_map(self, slots: torch.Tensor) -> None:
+        """Overwrite the shared map, [slots], as the scheduler would."""
+        assert self._shared.map_writer is not None
+        with torch.inference_mode():
+            self._shared.map_writer.copy_(slots)
 
     # ---- wiring ----------------------------------------------------------------------------------
 

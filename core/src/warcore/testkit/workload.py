@@ -71,7 +71,7 @@ class Served:
     retracts: int
     replays: int
     leaked: tuple[int, int]
-    """Rows and pages that nobody has and that are not free, once all is over."""
+    """Rows, and pages of both pools, that nobody has and that are not free, once all is over."""
 
     @property
     def error(self) -> str | None:
@@ -168,7 +168,9 @@ def _answer(output: RequestOutput | None) -> Answer:
 def _leaked(engine: Engine) -> tuple[int, int]:
     scheduler = engine._assembly.scheduler  # noqa: SLF001 - the kit looks inside on purpose
     rows, pages = scheduler.rows, scheduler.pages
-    return rows.capacity - len(rows), pages.capacity - len(pages)
+    windows = scheduler.windows
+    held = 0 if windows is None else windows.capacity - len(windows)
+    return rows.capacity - len(rows), pages.capacity - len(pages) + held
 
 
 def with_options(cls: Any, options: object) -> Any:

@@ -108,6 +108,41 @@ class Windowed(Right):
         return (nth < 0) | (drafted & (nth < width))
 
 
+class Pooled(Windowed):
+    """Finds layers with a window in their own pool, and translates where it gathers."""
+
+    window_pool = True
+
+    def gather(self, batch):
+        super().gather(batch)
+        self.translate(batch)
+
+    def translate(self, batch):
+        full_to_swa = self.ctx.shared.full_to_swa
+        if full_to_swa is not None:
+            slots, out = self.swa(batch)
+            slots.copy_(full_to_swa[self.slots(batch)])
+            out.copy_(full_to_swa[batch.out_slots])
+
+    def swa(self, batch):
+        """[B, context] and [T], in the window pool."""
+        size = self.ctx.max_batch, self.ctx.shared.req_to_token.shape[1]
+        slots = self.ctx.static("swa.slots", size, torch.int64)
+        out = self.ctx.static("swa.out", (self.ctx.max_tokens,), torch.int64)
+        return slots[: batch.padded_size], out[: batch.padded_tokens]
+
+    def forward(self, q, k, v, layer, batch):
+        if layer.window is None or self.ctx.shared.full_to_swa is None:
+            return super().forward(q, k, v, layer, batch)
+        keys, values = (self.ctx.kv[layer.index][name].flatten(0, 1) for name in "kv")
+        table, out = self.swa(batch)
+        keys[out], values[out] = k, v
+        slots = table[batch.q_row]
+        seen = self.seen(slots, layer, batch)
+        slots = torch.where(seen, slots, out[:, None])
+        return self.attend(q, keys[slots], values[slots], seen, layer)
+
+
 class Snapshot(Right):
     """Copies the rows of a prefill in its first layer, or sooner if its snapshot hook is called."""
 

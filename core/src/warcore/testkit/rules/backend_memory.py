@@ -47,7 +47,7 @@ def never_writes(subject: Subject) -> None:
 
 def _written(stand: Stand, batch: ForwardBatch, fault: Fault, cell: str) -> Failure:
     """The step once more under attribution, which names operation and line."""
-    attribution = Attribution({"req_to_token": stand.table})
+    attribution = Attribution(stand.shared)
     watched(stand, batch, attribution, [])
     what = f"{fault.buffer} was written by {fault.code or 'native code'}"
     for access in attribution.accesses:
@@ -81,9 +81,9 @@ def padding(subject: Subject) -> None:
 
 def _poison(stand: Stand, batch: ForwardBatch) -> None:
     """NaN in every slot that no request of the batch owns; restored by the next preparation."""
-    owned = torch.zeros(int(stand.slots.max()) + 1, dtype=torch.bool)
-    owned[stand.slots[batch.rows.cpu()].flatten()] = True
-    for layer in stand.kv:
+    for number, layer in enumerate(stand.kv):
+        owned = torch.zeros(int(stand.slots.max()) + 1, dtype=torch.bool)
+        owned[stand.slots_in(number)[batch.rows.cpu()].flatten()] = True
         for memory in layer.values():
             page = stand.shape.page_size
             free = [i for i in range(memory.shape[0]) if not owned[i * page : (i + 1) * page].any()]

@@ -111,7 +111,7 @@ def _alike(stand: Stand, eager: Stand, outputs: list[torch.Tensor], cell: str) -
             # The padding page is everybody's, and nobody reads it.
             page = _first_difference(replayed[name][1:], ran[name][1:], limit)
             if page is not None:
-                row = _owner(stand, page + 1)
+                row = _owner(stand, layer, page + 1)
                 what = f"a replay leaves other {name} in a page of row {row}, layer {layer}"
                 raise Refuted(Failure(claim, what, cell=cell))
 
@@ -123,9 +123,9 @@ def _first_difference(one: torch.Tensor, other: torch.Tensor, limit: float) -> i
     return int(far.nonzero()[0]) if far.any() else None
 
 
-def _owner(stand: Stand, page: int) -> int:
+def _owner(stand: Stand, layer: int, page: int) -> int:
     """Whose page it is: the number of a row of the table."""
-    pages = stand.slots // stand.shape.page_size
+    pages = stand.slots_in(layer) // stand.shape.page_size
     return int((pages == page).any(1).nonzero()[-1])
 
 
@@ -179,8 +179,9 @@ def _other_memory(stand: Stand, mode: ForwardMode, cell: str) -> None:
 
 def _scramble(stand: Stand, rows: list[int]) -> None:
     """Other numbers in the pages of these rows, and none that is not finite."""
-    pages = sorted(set((stand.slots[rows] // stand.shape.page_size).flatten().tolist()))
-    for layer in stand.kv:
+    for number, layer in enumerate(stand.kv):
+        slots = stand.slots_in(number)[rows]
+        pages = sorted(set((slots // stand.shape.page_size).flatten().tolist()))
         for memory in layer.values():
             held = memory[pages]
             held = held.nan_to_num(3) if held.is_floating_point() else held
