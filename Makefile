@@ -12,7 +12,11 @@ done := .venv/set-up/$(shell pwd | cksum | cut -d' ' -f1)
 
 demo_set := core plugins/models/llama plugins/backends/torch_native plugins/graph_runners/full
 rest := $(filter-out $(demo_set),$(patsubst %/pyproject.toml,%,$(wildcard plugins/*/*/pyproject.toml)))
-test_tools := pytest pytest-randomly ruff mypy transformers
+# torch for CPUs brings no triton; its interpreter runs the kernels in tests.
+test_tools := pytest pytest-randomly ruff mypy transformers triton numpy
+
+# Triton reads its variable when it is imported: these tests need a process of their own.
+interpreted := plugins/backends/triton
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -39,11 +43,13 @@ demo: $(done)/demo $(done)/model
 	  'Write a haiku about a fence.' 'What is the capital of Norway?'
 
 test: $(done)/tools
-	$(python) -m pytest -m 'not slow' core/tests plugins $(ARGS)
+	$(python) -m pytest -m 'not slow' core/tests plugins $(interpreted:%=--ignore=%) $(ARGS)
+	TRITON_INTERPRET=1 $(python) -m pytest -m 'not slow' $(interpreted) $(ARGS)
 	$(python) -m pytest -m 'not slow' tests $(ARGS)
 
 test-all: $(done)/tools
 	$(python) -m pytest $(ARGS)
+	TRITON_INTERPRET=1 $(python) -m pytest $(interpreted) $(ARGS)
 
 check: $(done)/tools
 	$(python) -m ruff check

@@ -46,6 +46,12 @@ def writes_a_row(table: torch.Tensor) -> None:
     table[1].fill_(7)
 
 
+@torch.library.custom_op("warcore_tests::index", mutates_args=())
+def index(table: torch.Tensor) -> torch.Tensor:
+    """Its name is that of an operation of torch, its arguments are not."""
+    return table[2] + 1
+
+
 custom = torch.ops.warcore_tests
 
 
@@ -233,6 +239,7 @@ def test_pickling_gives_the_address_away(table):
 
 def test_a_custom_op_is_named_by_what_its_python_kernel_does(table):
     assert touched(table, custom.reads_a_row) == [("read", "aten.add", 2 * ROW, 3 * ROW)]
+    assert touched(table, custom.index) == [("read", "aten.add", 2 * ROW, 3 * ROW)]
     assert touched(table, custom.writes_a_row) == [("write", "aten.fill_", ROW, 2 * ROW)]
     assert touched(table, custom.reads_in_python)[0] == ("read", "Tensor.tolist", *ALL)
 

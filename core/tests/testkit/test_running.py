@@ -16,7 +16,7 @@ from warcore.errors import ConfigError, PluginError
 from warcore.records import PluginRecord
 from warcore.testkit import selection
 from warcore.testkit.aftermath import TIMEOUT_VARIABLE
-from warcore.testkit.isolation import Isolation
+from warcore.testkit.isolation import Isolation, time_limit
 from warcore.testkit.outcome import NotApplicable, Outcome
 from warcore.testkit.running import run_checks
 from warcore.testkit.subject import Subject
@@ -163,6 +163,14 @@ def test_a_plugin_that_hangs_is_ended_and_told_where_it_stood(run, monkeypatch):
     failure = results.results[0].failure
     assert failure.observed.startswith("it did not end within 0.5 s")
     assert failure.where.endswith(": signal.pause()")
+
+
+def test_interpreted_kernels_have_more_time(monkeypatch):
+    monkeypatch.delenv(TIMEOUT_VARIABLE, raising=False)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    assert time_limit(thorough=False) == 60
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert time_limit(thorough=False) == time_limit(thorough=True) == 600
 
 
 def test_what_a_plugin_prints_is_kept_and_not_shown(run, capfd):

@@ -131,9 +131,19 @@ class Isolation:
         return said[:200]
 
 
+def kernels_are_interpreted() -> bool:
+    """Whether the environment asks for Triton's interpreter."""
+    asked = os.environ.get("TRITON_INTERPRET", "0").lower()
+    return asked not in {"", "0", "false", "off", "no", "n"}
+
+
 def time_limit(*, thorough: bool) -> float:
-    """Seconds that one check may take; ConfigError if the environment says nonsense."""
-    text = os.environ.get(TIMEOUT_VARIABLE, "600" if thorough else "60")
+    """Seconds that one check may take; ConfigError if the environment says nonsense.
+
+    An interpreted kernel takes milliseconds, and a check of a backend launches thousands.
+    """
+    slow = thorough or kernels_are_interpreted()
+    text = os.environ.get(TIMEOUT_VARIABLE, "600" if slow else "60")
     try:
         seconds = float(text)
     except ValueError:

@@ -98,6 +98,7 @@ def interface(func: Any) -> Interface:
         return Interface(operation_name(func), (), False, False, False, None)
     schema = func._schema  # noqa: SLF001 - no public form
     name = func.overloadpacket.__name__
+    custom = func.namespace not in _OWN
     silent = torch.Tag.inplace_view in func.tags or _SHAPE_ONLY.fullmatch(name)
     overwrites = bool(_OVERWRITES.fullmatch(name)) or name in _ACCUMULATING
     overwrites |= (name, func._overloadname) in _SETTING  # noqa: SLF001 - no public form
@@ -110,9 +111,9 @@ def interface(func: Any) -> Interface:
         operation=operation_name(func),
         arguments=tuple(found),
         is_pure=not schema.is_mutable,
-        is_custom=func.namespace not in _OWN,
+        is_custom=custom,
         accumulates=name in _ACCUMULATING,
-        picks=PICKS.get(name),
+        picks=None if custom else PICKS.get(name),
     )
 
 

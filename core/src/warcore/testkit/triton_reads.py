@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from warcore.device.operations import Origin, frame_of_use
+from warcore.testkit.isolation import kernels_are_interpreted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,9 +88,7 @@ def _interpreter() -> Any:
     """Triton's interpreter; None if nothing can run in it."""
     if _MODULE in sys.modules:
         return sys.modules[_MODULE]
-    if os.environ.get("TRITON_INTERPRET", "0").lower() in {"", "0", "false", "off", "no", "n"}:
-        return None
-    if find_spec("triton") is None:
+    if not kernels_are_interpreted() or find_spec("triton") is None:
         return None
     try:
         return import_module(_MODULE)
