@@ -95,9 +95,15 @@ def _document(rows: Sequence[Probe], *, loading: bool) -> dict[str, object]:
     }
     if loading:
         document["loads"] = [
-            {"kind": r.record.kind, "name": r.record.name, "seconds": r.seconds, "class": r.cls}
-            for r in rows
-            if r.tried
+            {
+                "kind": row.record.kind,
+                "name": row.record.name,
+                "seconds": row.seconds,
+                "class": row.cls,
+                "note": row.note,
+            }
+            for row in rows
+            if row.tried
         ]
     checked = [
         {"kind": row.record.kind, "name": row.record.name, **attrs.asdict(report)}
@@ -120,6 +126,8 @@ def _print(rows: Sequence[Probe], *, loading: bool) -> None:
         screen.print(line, style=_STYLES.get(record.state, "red"), soft_wrap=True)
         if record.needs_attention:
             screen.print(f"    {record.cause}\n    Next: {record.next}", soft_wrap=True)
+        if row.note is not None:
+            screen.print(f"    {row.note}", soft_wrap=True)
     screen.print(f"\n{_footer(rows, loading=loading)}", soft_wrap=True)
 
 
