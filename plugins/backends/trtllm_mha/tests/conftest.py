@@ -129,10 +129,11 @@ class Paged:
             table[row, : len(slots)] = slots.int()
         swa = self._map().to(self.device) if self.mapped else None
         self.shared = Shared(table.to(self.device), swa)
-        self._fill_memory()
+        self._draw()
         self.batch = self._batch()
         self.static = {}
         self.backend = TrtllmMha(self._context())
+        self._fill_memory()
 
     @property
     def spec(self):
@@ -187,26 +188,32 @@ class Paged:
             led[slots[: self.kept(prefix)] // self.page_size] = 0
         return (led[:, None] * self.page_size + torch.arange(self.page_size)).flatten().int()
 
-    def _fill_memory(self):
-        shape = (self.pool // self.page_size, self.page_size, self.kv_heads, self.head_dim)
+    def _draw(self):
+        """Queries, and of each layer the keys and values of all positions, and of the new ones."""
+        heads, size = (self.kv_heads, self.head_dim), (self.page_size, self.kv_heads, self.head_dim)
+        nothing = {"dtype": self.dtype, "device": self.device}
         self.kv, self.dense, self.new = [], [], []
-        for window in self.windows:
-            memory = {name: torch.full(shape, math.nan, dtype=self.dtype) for name in "kv"}
-            dense = [{n: self.noise(s, *shape[2:]) for n in "kv"} for s in self.seq_lens]
+        for _ in self.windows:
+            pages = (self.pool // self.page_size, *size)
+            self.kv.append({n: torch.full(pages, math.nan, **nothing) for n in "kv"})
+            self.dense.append([{n: self.noise(s, *heads) for n in "kv"} for s in self.seq_lens])
+            poison = torch.full((self.pad_tokens, *heads), math.nan, dtype=self.dtype)
+            fresh = zip(self.dense[-1], self.prefixes, strict=True)
+            parts = [{n: own[n][prefix:] for n in "kv"} for own, prefix in fresh]
+            self.new.append({n: torch.cat([*(x[n] for x in parts), poison]) for n in "kv"})
+        self.q = self.noise(sum(self.lens), self.kv_heads * self.ratio, self.head_dim)
+        self.poison = torch.full((self.pad_tokens, *self.q.shape[1:]), math.nan, dtype=self.dtype)
+
+    def _fill_memory(self):
+        """What earlier steps have written."""
+        for window, memory, dense in zip(self.windows, self.kv, self.dense, strict=True):
             for slots, own, prefix in zip(self.slots, dense, self.prefixes, strict=True):
                 kept, at = 0, slots
                 if self.mapped and window is not None:
                     kept, at = self.kept(prefix), self.shared.full_to_swa.cpu()[slots].long()
                 for name, values in memory.items():
-                    values.view(-1, *shape[2:])[at[kept:prefix]] = own[name][kept:prefix]
-            self.kv.append({name: values.to(self.device) for name, values in memory.items()})
-            self.dense.append(dense)
-            poison = torch.full((self.pad_tokens, *shape[2:]), math.nan, dtype=self.dtype)
-            fresh = zip(dense, self.prefixes, strict=True)
-            parts = [{n: own[n][prefix:] for n in "kv"} for own, prefix in fresh]
-            self.new.append({n: torch.cat([*(x[n] for x in parts), poison]) for n in "kv"})
-        self.q = self.noise(sum(self.lens), self.kv_heads * self.ratio, self.head_dim)
-        self.poison = torch.full((self.pad_tokens, *self.q.shape[1:]), math.nan, dtype=self.dtype)
+                    written = own[name][kept:prefix].to(self.device)
+                    values.flatten(0, 1)[at[kept:prefix].to(self.device)] = written
 
     # --- the step
 

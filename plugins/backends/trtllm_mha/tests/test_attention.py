@@ -33,9 +33,7 @@ DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 MODES = pytest.mark.parametrize(
     "mode", [EXTEND, MIXED, DECODE, TARGET_VERIFY, DRAFT_EXTEND], ids=lambda m: m.name
 )
-LATE = pytest.mark.parametrize(
-    "mode", [DECODE, TARGET_VERIFY, DRAFT_EXTEND], ids=lambda m: m.name
-)
+LATE = pytest.mark.parametrize("mode", [DECODE, TARGET_VERIFY, DRAFT_EXTEND], ids=lambda m: m.name)
 """Those whose tables a replay reads."""
 BOTH = {"windows": (None, 9), "mapped": True}
 """Layers of both kinds, and both shared tables."""

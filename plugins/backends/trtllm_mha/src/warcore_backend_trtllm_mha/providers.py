@@ -108,7 +108,7 @@ def said(device: torch.device) -> str:
     for name, provider in PROVIDERS.items():
         reasons = provider.missing(device)
         if name == "triton" and device.type == "cpu" and not reasons:
-            reasons = ["a CPU, where it is interpreted: by --opt only"]
+            reasons = ["a CPU, where it is interpreted and serves by name only"]
         if not reasons:
             break
         passed.append(f"; {name}: {', '.join(reasons)}")
