@@ -1,9 +1,9 @@
 """Compiles the Triton kernels as they are launched, for a GPU that need not be there.
 
-    python compiling.py 80 90 [all]
+    python compiling.py 90 [decode | verify | prefill]
 
-Run without TRITON_INTERPRET. Writes one JSON line: {kernel, variant and target: bytes of shared
-memory}. all: every element type and size, rather than those that differ most.
+Run without TRITON_INTERPRET. Writes one JSON line: {kernel and variant: bytes of shared memory}.
+With a step, every element type and size of it; else the two variants that differ most.
 """
 
 from __future__ import annotations
@@ -70,31 +70,28 @@ def constants_of(dtype, dim, group, page, step):
     }
 
 
-def variants(*, everything):
-    """(kernel, constants, element type) of each thing to compile."""
+def variants(step):
+    """(kernel, constants, element type) of each thing to compile; step: all of that step."""
     sizes = {"Q_HEADS": 24, "D": 80, "BLOCK_D": 128, "SPLITS": 7, "PARTS": 8}
     yield kernels.reduce, sizes, torch.bfloat16
     bf16 = torch.bfloat16
     attended = [(bf16, 128, 1, 16, "decode"), (bf16, 80, 3, 64, "verify")]
-    if everything:
+    if step is not None:
         attended = [
-            *itertools.product(TYPES, (64, 80, 128, 256), (3,), (32,), STEPS),
-            *itertools.product((bf16,), (128,), (1, 8), (16, 64), STEPS),
+            *itertools.product(TYPES, (64, 80, 128, 256), (3,), (32,), (step,)),
+            *itertools.product((bf16,), (128,), (1, 8), (16, 64), (step,)),
         ]
     for each in attended:
         yield kernels.attend, constants_of(*each), each[0]
 
 
 def main():
-    *numbers, last = sys.argv[1:]
-    everything = last == "all"
-    targets = [GPUTarget("cuda", int(n), 32) for n in (numbers if everything else (*numbers, last))]
+    number, *step = sys.argv[1:]
+    target = GPUTarget("cuda", int(number), 32)
     found = {}
-    for target in targets:
-        for kernel, constants, dtype in variants(everything=everything):
-            made = compiled(kernel, constants, target, dtype)
-            name = f"sm_{target.arch} {kernel.__name__} {dtype} {constants}"
-            found[name] = made.metadata.shared
+    for kernel, constants, dtype in variants(*step or [None]):
+        made = compiled(kernel, constants, target, dtype)
+        found[f"{kernel.__name__} {dtype} {constants}"] = made.metadata.shared
     sys.stdout.write(json.dumps(found) + "\n")
 
 
