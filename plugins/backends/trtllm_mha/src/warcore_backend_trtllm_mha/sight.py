@@ -1,58 +1,45 @@
-"""Who sees what in a step: of each token, which positions of its own request."""
+"""Who sees what in a step, from what is private to it.
+
+A window of w tokens is the token itself and the w - 1 positions before it. A request's tokens of a
+step are the last of its sequence, in the order of the batch; in a tree their `positions` are
+depths, of which two may be equal.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
 import torch
 
 if TYPE_CHECKING:
     from warcore import ForwardBatch
 
 
-@attrs.frozen(eq=False)
-class Sight:
-    """The positions that the tokens of one step see, from what is private to it.
+def settled(batch: ForwardBatch) -> torch.Tensor:
+    """[B] i32, the tokens of each sequence before this step."""
+    return batch.seq_lens - (batch.q_start[1:] - batch.q_start[:-1])
 
-    A window of w tokens is the token itself and the w - 1 positions before it. A request's tokens
-    of this step are the last of its sequence, in the order of the batch; in a tree their
-    `positions` are depths, of which two may be equal.
-    """
 
-    batch: ForwardBatch
-    counts: torch.Tensor
-    """[B] i32, tokens of this step."""
-    settled: torch.Tensor
-    """[B] i32, tokens before this step."""
+def seen(batch: ForwardBatch, at: torch.Tensor, window: int | None) -> torch.Tensor:
+    """[T, L] bool: whether a token sees the positions `at` [L] of its request."""
+    here = batch.positions[:, None]
+    if batch.tree_mask is not None:
+        return _seen_in_trees(batch, at, window)
+    before = at <= here
+    return before if window is None else before & (at > here - window)
 
-    @classmethod
-    def of(cls, batch: ForwardBatch) -> Sight:
-        counts = batch.q_start[1:] - batch.q_start[:-1]
-        return cls(batch, counts, batch.seq_lens - counts)
 
-    def seen(self, at: torch.Tensor, window: int | None) -> torch.Tensor:
-        """[T, L] bool: whether a token sees the positions `at` [L]."""
-        here = self.batch.positions[:, None]
-        if self.batch.tree_mask is None:
-            seen = at <= here
-            return seen if window is None else seen & (at > here - window)
-        node, drafted = self._nodes(at)
-        ancestor = self.batch.tree_mask.gather(1, node)
-        settled = self.settled[self.batch.q_row, None]
-        seen = (at < settled) | (drafted & ancestor)
-        if window is None:
-            return seen
-        first = self.batch.q_start[self.batch.q_row, None]
-        token = (first + node).clamp(max=self.batch.padded_tokens - 1)
-        depth = torch.where(drafted, self.batch.positions[token], at)
-        return seen & (depth > here - window)
-
-    def _nodes(self, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """([T, L] i64, which drafted token of a token's request is at a position, [T, L] bool,
-        whether one is).
-        """
-        assert self.batch.tree_mask is not None
-        node = at - self.settled[self.batch.q_row, None]
-        drafted = (node >= 0) & (node < self.counts[self.batch.q_row, None])
-        return node.clamp(0, self.batch.tree_mask.shape[1] - 1), drafted
+def _seen_in_trees(batch: ForwardBatch, at: torch.Tensor, window: int | None) -> torch.Tensor:
+    """The settled prefix, and of the request's drafted tokens those that the mask's row has."""
+    assert batch.tree_mask is not None
+    count = (batch.q_start[1:] - batch.q_start[:-1])[batch.q_row, None]
+    # Which drafted token is at a position, in each token's own request.
+    node = at - (batch.seq_lens[batch.q_row, None] - count)
+    drafted = (node >= 0) & (node < count)
+    place = node.clamp(0, batch.tree_mask.shape[1] - 1)
+    found = (node < 0) | (drafted & batch.tree_mask.gather(1, place))
+    if window is None:
+        return found
+    token = (batch.q_start[batch.q_row, None] + place).clamp(max=batch.padded_tokens - 1)
+    depth = torch.where(drafted, batch.positions[token], at)
+    return found & (depth > batch.positions[:, None] - window)

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from warcore import ForwardMode
-from warcore_backend_trtllm_mha.sight import Sight
+from warcore_backend_trtllm_mha.sight import seen, settled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +53,7 @@ class TorchAttention:
         finite = [window for window in ctx.spec.windows if window is not None]
         self._window = max(finite, default=1)
         self._positions = torch.arange(tables.width, device=ctx.spec.device)
+        self._offsets = self._positions[: tables.page_size].int()
 
     def captured_length(self, batch: ForwardBatch) -> int | None:
         """A power of two from 128. None for several prefills: the host splits such a batch into its
@@ -65,13 +66,12 @@ class TorchAttention:
 
     def plan(self, batch: ForwardBatch, tables: Tables) -> Plan:
         """Slots from pages, and who sees which of them."""
-        sight = Sight.of(batch)
         at = self._positions[: self._tables.longest(batch)]
         last = (batch.seq_lens[:, None] - 1).clamp(min=0)
         slots = self._slots(tables.pages, torch.minimum(at, last))
         swa_slots = None
         if tables.swa_pages is not None:
-            first = sight.settled[:, None] - self._window + 1
+            first = settled(batch)[:, None] - self._window + 1
             nearest = torch.minimum(torch.maximum(at, first), last)
             swa_slots = self._slots(tables.swa_pages, nearest)
         spread, places = _spread(batch)
@@ -79,7 +79,7 @@ class TorchAttention:
         hidden = torch.finfo(self._dtype).min
         masks = {}
         for window in self._windows:
-            unseen = ~sight.seen(at, window)
+            unseen = ~seen(batch, at, window)
             mask = torch.zeros(unseen.shape, dtype=self._dtype, device=unseen.device)
             mask.masked_fill_(unseen, hidden)
             if batch.mode not in PREFILL:
@@ -88,9 +88,9 @@ class TorchAttention:
         return Plan(slots, swa_slots, masks, spread, places)
 
     def _slots(self, pages: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        """[B, L] i32, the slots of positions `at` [B, L] in pages [B, P]."""
-        size = self._tables.page_size
-        return pages.gather(1, (at // size).long()) * size + (at % size).int()
+        """[B, L] i32, the slots of positions `at` [B, L] i64 in pages [B, P]."""
+        slots = (pages * self._tables.page_size)[:, :, None] + self._offsets
+        return slots.flatten(1).gather(1, at)
 
     def attend(
         self,
