@@ -9,7 +9,8 @@ import torch
 
 from warcore.draws import uniform
 from warcore.errors import ConfigError
-from warcore.sampling import SamplingBatch, SamplingParams, sample
+from warcore.sampling import SamplingBatch, sample
+from warcore.samplingparams import SamplingParams
 
 VOCAB = 37
 

@@ -64,17 +64,17 @@ def device(request):
         yield device
 
 
-def guarded(monkeypatch, device, guard, **more):
+def guarded(device, guard, **more):
     device.memory = guard.allocate
     device.observers = guard.whereabouts
-    return engine(monkeypatch, device=device, **more)
+    return engine(device=device, **more)
 
 
 @pytest.mark.parametrize("graph_runner", ["none", toys.Replaying])
-def test_without_a_window_a_run_is_as_ever(monkeypatch, device, graph_runner, expected):
+def test_without_a_window_a_run_is_as_ever(device, graph_runner, expected):
     with (
         PageGuard() as guard,
-        guarded(monkeypatch, device, guard, graph_runner=graph_runner) as run,
+        guarded(device, guard, graph_runner=graph_runner) as run,
     ):
         assert guard.name_of(run._assembly.scheduler.launcher._shared.tables.req_to_token)
         assert tokens_of(run) == expected
@@ -88,7 +88,7 @@ def test_writes_of_the_scheduler_raise_no_alarm_while_the_readers_view_is_closed
 ):
     with PageGuard() as guard:
         monkeypatch.setattr(Closing, "guard", guard, raising=False)
-        with guarded(monkeypatch, device, guard, backend=Closing) as run:
+        with guarded(device, guard, backend=Closing) as run:
             assert tokens_of(run) == expected
             assert ("decode", "fine") in {(m.lower(), r) for m, r in fences(run)}
     assert not guard.faults
@@ -97,7 +97,7 @@ def test_writes_of_the_scheduler_raise_no_alarm_while_the_readers_view_is_closed
 def test_a_late_read_is_seen_and_the_run_goes_on(monkeypatch, device, expected):
     with PageGuard() as guard:
         monkeypatch.setattr(Closing, "guard", guard, raising=False)
-        with guarded(monkeypatch, device, guard, backend=Liar) as run:
+        with guarded(device, guard, backend=Liar) as run:
             assert tokens_of(run) == expected
     assert Liar.shared_read_ends(None, None) is SharedReadEnds.PRE_REPLAY
     assert guard.faults

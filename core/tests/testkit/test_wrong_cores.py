@@ -236,7 +236,7 @@ def test_a_table_that_the_forward_tidies_up_is_found(monkeypatch):
 
     def tidies(step, launch):
         forward(step, launch)
-        step._tables.req_to_token[-1].zero_()
+        step._batching._tables.req_to_token[-1].zero_()
 
     monkeypatch.setattr(Step, "_forward", tidies)
     assert {("req_to_token", "WAW")} <= races()

@@ -10,10 +10,10 @@ from parts import configured
 from toys import RowMajor, Toy
 
 from warcore import NoOptions
+from warcore.choices import choose
 from warcore.device.host import HostDevice
 from warcore.errors import ConfigError
 from warcore.options import parse_options
-from warcore.wiring import choose
 
 
 @attrs.frozen

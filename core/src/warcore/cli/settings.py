@@ -17,7 +17,7 @@ from warcore.cli.sections import option
 from warcore.cli.usage import OneOf
 from warcore.config import DTYPES, EngineConfig
 from warcore.errors import ConfigError
-from warcore.sampling import SamplingParams
+from warcore.samplingparams import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

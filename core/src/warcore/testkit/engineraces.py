@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from warcore.device.operations import noting_origins
-from warcore.sampling import SamplingParams
+from warcore.samplingparams import SamplingParams
 from warcore.statics import Statics
 from warcore.testkit.attribution import Attribution
 from warcore.testkit.enginetouches import EngineTouches, watched_tensors

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from warcore.backend import BackendContext
 from warcore.batch import Bucket, ForwardBatch
-from warcore.capturing import capture_all
+from warcore.capturing import build_graph_runner, capture
 from warcore.contract import ForwardMode, GraphKind
 from warcore.device import EventRing, open_device
 from warcore.errors import blame
 from warcore.hooks import read_scope
-from warcore.options import NoOptions
-from warcore.runner import ModelRunner
+from warcore.options import Chosen, NoOptions
+from warcore.runner import PublishingRunner
 from warcore.scope import EngineScope
 from warcore.shared import SharedBuffers
 from warcore.statics import Statics
@@ -304,9 +303,9 @@ class Stand:
             stage=statics.stage,
         )
 
-    def _runner(self, role: str) -> ModelRunner:
+    def _runner(self, role: str) -> PublishingRunner:
         model: Any = self.model
-        return ModelRunner(
+        return PublishingRunner(
             self.device,
             model,
             self.backend,
@@ -316,7 +315,7 @@ class Stand:
             role=role,
         )
 
-    def _capture(self, runner: ModelRunner, modes: tuple[ForwardMode, ...]) -> None:
+    def _capture(self, runner: PublishingRunner, modes: tuple[ForwardMode, ...]) -> None:
         cls = self._graph_runner
         buckets = []
         for mode in modes:
@@ -332,20 +331,18 @@ class Stand:
                 if key is not None:
                     buckets.append(Bucket(mode, rows, tokens, CONTEXT, key))
         buckets.sort(key=lambda bucket: -bucket.tokens)
-        wired: Any = SimpleNamespace(
-            choices=SimpleNamespace(
-                spec=self.spec,
-                graph_runner=self._built,
-                graph_runner_name=cls.__name__,
-                graph_runner_options=self._runner_options,
-                backend_name=type(self.backend).__name__,
-            ),
+        if not buckets:
+            return
+        build_graph_runner(
+            Chosen(cls.__name__, self._built, self._runner_options),
+            runner,
+            tuple(buckets),
             device=self.device,
             forward=self._forward,
-            backend=self.backend,
-            buckets=tuple(buckets),
+            spec=self.spec,
+            statics=Statics(self.device, self._forward),
         )
-        capture_all(wired, runner)
+        capture(runner, tuple(buckets), self._forward)
 
     def _built(self, context: Any) -> GraphRunner:
         self.recorders.append(self._graph_runner(context))
