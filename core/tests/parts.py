@@ -171,16 +171,17 @@ SPEC = AttentionSpec(
 
 def capture(device, forward, runner, buckets, kind=Replaying, **spec):
     """What an engine does at its start: a graph runner of `kind` captures `buckets`."""
+    buckets = tuple(buckets)
     build_graph_runner(
         Chosen(kind.__name__, kind, NoOptions()),
         runner,
-        tuple(buckets),
+        buckets,
         device=device,
         forward=forward,
         spec=attrs.evolve(SPEC, **spec),
         statics=Statics(device, forward),
     )
-    capture_buckets(runner, tuple(buckets), forward)
+    capture_buckets(runner, buckets, forward)
 
 
 class Silent:

@@ -94,7 +94,7 @@ def choices(**options):
 
 def test_each_option_goes_to_the_plugin_of_its_name():
     made = choices(**{"Tunable.chunk": "3", "TunableToy.name": "bear"})
-    assert made.backend_options == Options(chunk=3)
+    assert made.backend.options == Options(chunk=3)
     assert made.model_options == Options(name="bear")
 
 

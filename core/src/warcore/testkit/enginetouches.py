@@ -140,9 +140,9 @@ class EngineTouches:
 
     def _reads_inputs(self, launch: Launch) -> None:
         for buffer in (RELAY_TOKENS, RELAY_LENGTHS):
-            self._whole("read", buffer, "Step._batch")
+            self._whole("read", buffer, "Batching.batch")
         if launch.block is not None:
-            self._memory("read", STEP_INPUTS, launch.block, "Step._batch")
+            self._memory("read", STEP_INPUTS, launch.block, "Batching.batch")
 
     def _wrote_result(self, _: None, launch: Launch) -> None:
         if launch.result is not None:
