@@ -172,10 +172,11 @@ def run(load: Workload, host: str = "inline") -> Served:
 def guarded_engine(load: Workload, guard: PageGuard) -> Iterator[Engine]:
     """An engine whose shared tables lie in pages of `guard`."""
     device: Any = open_device("host", "inline")
-    device.memory, device.observers = guard.allocate, guard.whereabouts
+    device.memory = guard.allocate
     with (
         quiet_torch(),
         mock.patch.object(warcore.assembly, "open_device", return_value=device),
         load.engine() as engine,
+        device.watched_by(guard.whereabouts),
     ):
         yield engine
