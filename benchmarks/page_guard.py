@@ -71,7 +71,6 @@ def steps(new: int, rounds: int) -> list[dict[str, object]]:
     with PageGuard() as guard:
         devices = {"plain": HostDevice("inline"), "guarded": HostDevice("inline")}
         devices["guarded"].memory = guard.allocate
-        devices["guarded"].observers = guard.whereabouts
         engines = {name: engine_of(device) for name, device in devices.items()}
         window = guard.window("forward")
         run = engines["guarded"]._assembly.scheduler.launcher._step._target.recorded  # noqa: SLF001
@@ -82,13 +81,14 @@ def steps(new: int, rounds: int) -> list[dict[str, object]]:
                 return body(batch)  # type: ignore[arg-type]
 
         run.body = closed  # type: ignore[assignment, method-assign]
-        timings = take_turns(
-            {
-                name: lambda engine=engine: engine.generate(prompts, params, raw=True)  # type: ignore[misc]
-                for name, engine in engines.items()
-            },
-            rounds,
-        )
+        with devices["guarded"].watched_by(guard.whereabouts):
+            timings = take_turns(
+                {
+                    name: lambda engine=engine: engine.generate(prompts, params, raw=True)  # type: ignore[misc]
+                    for name, engine in engines.items()
+                },
+                rounds,
+            )
         for engine in engines.values():
             engine.close()
         assert not guard.faults, guard.faults[0]

@@ -244,7 +244,7 @@ def test_a_closed_recorder_leaves_nothing_behind():
         recorder.close()
         recorder.close()
         assert set(vars(scheduler)) == before
-        assert device.observers is None
+        assert device.observer is None
 
 
 def test_what_somebody_else_wrapped_before_is_put_back():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 import toys
 from parts import all_is_free, engine, fences
@@ -64,10 +66,11 @@ def device(request):
         yield device
 
 
+@contextmanager
 def guarded(device, guard, **more):
     device.memory = guard.allocate
-    device.observers = guard.whereabouts
-    return engine(device=device, **more)
+    with device.watched_by(guard.whereabouts), engine(device=device, **more) as running:
+        yield running
 
 
 @pytest.mark.parametrize("graph_runner", ["none", toys.Replaying])

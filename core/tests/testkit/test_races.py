@@ -16,7 +16,7 @@ from toys import CONTEXT, Inside, Late, Replaying, RowMajor
 import warcore.launcher
 import warcore.runner
 from warcore import SamplingParams, SharedReadEnds
-from warcore.device import Ticket
+from warcore.device import Observer, Ticket
 from warcore.device.host import HostDevice, host_device
 from warcore.device.operations import OperationMode
 from warcore.device.virtual import VirtualDevice
@@ -46,7 +46,7 @@ def test_a_device_gives_the_verdict_of_the_rules_alone(host, more):
     for seed in range(60):
         program = random_program(draw, **more)
         device = VirtualDevice() if host == "virtual" else HostDevice(host, seed)
-        with device, RaceDetector(device) as detector:
+        with device, RaceDetector(device) as detector, device.watched_by(detector):
             assert races_on(device, detector, program) == races_by_rule(program), (seed, program)
 
 
@@ -61,10 +61,8 @@ def device(request):
 
 @pytest.fixture
 def detector(device):
-    with RaceDetector(device) as detector:
-        device.observers = detector
+    with RaceDetector(device) as detector, device.watched_by(detector):
         yield detector
-        device.observers = None
 
 
 @pytest.fixture
@@ -203,13 +201,14 @@ def test_a_marker_orders_what_each_replay_did_before_it_and_nothing_after(device
         return device.event().record()
 
     forward.submit(graph.capture, reads).result()
-    with RaceDetector(device) as detector:
-        device.observers = Several(detector, Sees(detector, tensors))
+    with (
+        RaceDetector(device) as detector,
+        device.watched_by(Several(detector, Sees(detector, tensors))),
+    ):
         for _ in range(3):
             schedule.wait(forward.submit(replays).result())
             forward.wait(schedule.submit(writes).result())
         device.synchronize()
-        device.observers = None
     (race,) = detector.races
     assert (race.buffer, race.kind, race.count) == ("late", "WAR", 3)
 
@@ -298,7 +297,7 @@ class Uses(OperationMode):
             )
 
 
-class Sees:
+class Sees(Observer):
     """An observer that watches the threads of submitted work, and tells a detector of its uses."""
 
     def __init__(self, detector, tensors, host=()):
@@ -310,11 +309,6 @@ class Sees:
 
     def finished(self, stream, pending):
         self.modes.pop(id(pending)).__exit__(None, None, None)
-
-    def nothing(self, *args):
-        pass
-
-    submitted = joined = recorded = waited = phase = nothing
 
 
 @contextmanager
@@ -328,10 +322,9 @@ def seen(host, host_memory=lambda backend: {}, **config):
     ):
         pinned = host_memory(running._assembly.runner._backend)
         sees = Sees(detector, {**watched_tensors(running), **pinned}, pinned)
-        device.observers = Several(detector, sees)
-        yield running, detector
-        device.synchronize()
-        device.observers = None
+        with device.watched_by(Several(detector, sees)):
+            yield running, detector
+            device.synchronize()
 
 
 PROMPTS = ["abcdefg", "de", "fghijklmnopq", "x", "stuv"]

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warcore.errors import DeviceError
 from warcore.statics import Statics
 from warcore.testkit.races import RaceDetector
+from warcore.testkit.several import Several
 from warcore.testkit.wrapping import Wrapping
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
+    from warcore.device import Observer
     from warcore.engine import Engine
     from warcore.launch import Launch
     from warcore.testkit.access import Kind
@@ -30,21 +31,22 @@ STEP_INPUTS, RESULTS = "step inputs", "results"
 
 
 @contextmanager
-def watch_races(engine: Engine) -> Iterator[RaceDetector]:
+def watch_races(
+    engine: Engine, *others: Observer, detector: RaceDetector | None = None
+) -> Iterator[RaceDetector]:
     """Detect races between the engine's own parts; `detector.races` has them at any time.
 
     To see more, tell the detector of other accesses: `watched_tensors` names what is shared.
-    DeviceError if somebody watches the device already: he then has to pass reports on.
+    others: see what happens on the device behind the detector; detector: the one that they tell.
+    DeviceError if somebody watches the device already.
     """
     device = engine._assembly.device  # noqa: SLF001 - the kit looks inside on purpose
-    if device.observers is not None:
-        raise DeviceError("this device is watched already", next="close the other observer first")
-    with RaceDetector(device) as detector, EngineTouches(engine, detector):
-        device.observers = detector
-        try:
-            yield detector
-        finally:
-            device.observers = None
+    with (
+        detector or RaceDetector(device) as found,
+        EngineTouches(engine, found),
+        device.watched_by(Several(found, *others)),
+    ):
+        yield found
 
 
 def watched_tensors(engine: Engine) -> dict[str, torch.Tensor]:

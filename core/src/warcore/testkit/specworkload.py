@@ -170,6 +170,10 @@ def run(load: Workload, host: str = "inline") -> Served:
 def guarded_engine(load: Workload, guard: PageGuard) -> Iterator[Engine]:
     """An engine whose shared tables lie in pages of `guard`."""
     device: Any = open_device("host", "inline")
-    device.memory, device.observers = guard.allocate, guard.whereabouts
-    with quiet_torch(), load.engine(device=device) as engine:
+    device.memory = guard.allocate
+    with (
+        quiet_torch(),
+        load.engine(device=device) as engine,
+        device.watched_by(guard.whereabouts),
+    ):
         yield engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +27,14 @@ from warcore.testkit.inorder import AroundMarker, Captured, Held
 from warcore.testkit.memory import scattered_map, scattered_slots, spec_of, unowned_pool
 from warcore.testkit.outcome import Unproven
 from warcore.testkit.recorders import Recording, RecordingSegments
+from warcore.testkit.several import Several
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Self
 
-    from warcore.device import Observer, Stream, Ticket
+    from warcore.device import Observer
     from warcore.fence import ReadFence
     from warcore.graphs import GraphRunner
     from warcore.testkit.cell import Cell, Shape
@@ -39,7 +43,6 @@ if TYPE_CHECKING:
 
 TREE = ((True, False, False), (True, True, False), (True, False, True))
 """What the drafts of a request see of one another: the last two are branches of one stem."""
-REPORTS = frozenset({"submitted", "started", "finished", "joined", "waited", "phase"})
 
 
 class Stand:
@@ -77,12 +80,9 @@ class Stand:
         """The graph runners that were built."""
         if guard is not None:
             self.device.memory = guard.allocate  # type: ignore[attr-defined]
-        self.watcher: Observer | None = None if guard is None else guard.whereabouts
-        """Who else hears what the device reports."""
-        self.device.observers = self
+        self._watchers: tuple[Observer, ...] = () if guard is None else (guard.whereabouts,)
         self.shape = shape
         self.graph = graph
-        self._fence: EndingFence | None = None
         self._options = NoOptions() if options is None else options
         self._schedule = self.device.stream("schedule")
         self._forward = self.device.stream("forward")
@@ -133,6 +133,15 @@ class Stand:
     def __exit__(self, *exc: object) -> None:
         self.device.close()
 
+    @contextmanager
+    def watched_by(self, observer: Observer) -> Iterator[None]:
+        """Within, `observer` too sees what happens on the device while a step runs."""
+        before, self._watchers = self._watchers, (*self._watchers, observer)
+        try:
+            yield
+        finally:
+            self._watchers = before
+
     @property
     def one_launch(self) -> bool:
         """Whether the host cannot come between the marker of a replay and what follows."""
@@ -164,15 +173,15 @@ class Stand:
             hold = Held(self.around, self.device, self._schedule, end)
         role = "draft" if batch.mode is ForwardMode.DRAFT_EXTEND else "target"
         runner = self._runners[role]
-        fence = self._fence = EndingFence(self.device, batch.mode, end or _nothing, hold)
+        fence = EndingFence(self.device, batch.mode, end or _nothing, hold)
         fence.expect(runner, batch.mode)
         runner.lend(fence)
 
         def step() -> torch.Tensor:
             return runner.execute(batch).logits.clone()
 
-        pending = self._forward.submit(step)
-        self._fence = None
+        with self.device.watched_by(Several(fence, *self._watchers)):
+            pending = self._forward.submit(step)
         if hold is not None:
             hold.over()
         fence.close(self.device.event().record(self._forward), pending.error)
@@ -348,21 +357,6 @@ class Stand:
         self.recorders.append(self._graph_runner(context))
         return self.recorders[-1]
 
-    # ---- the device reports ----------------------------------------------------------------------
 
-    def recorded(self, stream: Stream, ticket: Ticket) -> None:
-        """A record was passed: a marker's may be the end of the declared reads."""
-        if self._fence is not None:
-            self._fence.recorded(ticket)
-        if self.watcher is not None:
-            self.watcher.recorded(stream, ticket)
-
-    def __getattr__(self, name: str) -> Any:
-        """Every other report goes to the watcher."""
-        if name not in REPORTS:
-            raise AttributeError(name)
-        return _nothing if self.watcher is None else getattr(self.watcher, name)
-
-
-def _nothing(*_: object) -> None:
-    """Nobody watches."""
+def _nothing() -> None:
+    """Nobody asks where the reads end."""
