@@ -342,16 +342,16 @@ class Stand:
         buckets.sort(key=lambda bucket: -bucket.tokens)
         if not buckets:
             return
+        runner.buckets = tuple(buckets)
         build_graph_runner(
             Chosen(cls.__name__, self._built, self._runner_options),
             runner,
-            tuple(buckets),
             device=self.device,
             forward=self._forward,
             spec=self.spec,
             statics=Statics(self.device, self._forward),
         )
-        capture(runner, tuple(buckets), self._forward)
+        capture([runner], self._forward)
 
     def _built(self, context: Any) -> GraphRunner:
         self.recorders.append(self._graph_runner(context))
