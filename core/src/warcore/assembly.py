@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -11,9 +10,8 @@ from warcore.batching import Batching
 from warcore.capturing import build_graph_runner, capture
 from warcore.device import EventRing, open_device
 from warcore.draftrunners import build_drafting
-from warcore.errors import blame
 from warcore.launcher import Launcher
-from warcore.model import ModelContext
+from warcore.loading import load_model
 from warcore.relay import Relay
 from warcore.runner import PublishingRunner
 from warcore.scheduler import Scheduler, normal_loop, overlap_loop
@@ -23,7 +21,6 @@ from warcore.wired import wire
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from warcore.choices import Choices
     from warcore.config import EngineConfig
     from warcore.device import Device
     from warcore.model import Model
@@ -91,15 +88,6 @@ def assemble(
         device.close()
         raise
     return assembly
-
-
-def load_model(choices: Choices, progress: Callable[[str, int, int], None] | None = None) -> Model:
-    """The target's weights."""
-    spec = choices.spec
-    weights = None if progress is None else partial(progress, "weights")
-    context = ModelContext(spec.device, spec.dtype, choices.model_options, weights)
-    with blame(f"model {choices.family.__name__}", f"load({choices.ref!r})"):
-        return choices.family.load(choices.ref, context)
 
 
 def connect(config: EngineConfig, wired: Wired, model: Model) -> Assembly:

@@ -12,6 +12,7 @@ from warcore.device import EventRing
 from warcore.drafting import Drafting
 from warcore.errors import WiringError, blame
 from warcore.hooks import read_engine_scope, read_scope
+from warcore.loading import load_other_model
 from warcore.memory import kv_pool
 from warcore.runner import PublishingRunner
 from warcore.scope import EngineScope
@@ -46,6 +47,7 @@ def build_drafting(
         target=target,
         make_runner=partial(_make_runner, config, wired, made),
         model=model,
+        load=partial(load_other_model, config, wired.choices),
         relay=relay.state,
         options=chosen.algorithm.options,
     )
