@@ -117,7 +117,7 @@ def _reads_after_prefills(subject: Subject, way: Way) -> tuple[bool, set[str]]:
             lambda access: reads.append(access) if inside else None,
         )
         try:
-            with seen.watching(assembly.device):
+            with assembly.device.watched_by(seen):
                 load.serve(engine)
         finally:
             wrapping.restore()
