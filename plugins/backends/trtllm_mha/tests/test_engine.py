@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 import torch
 
@@ -33,9 +34,11 @@ WAYS = {
 class Interpreted(TrtllmMha):
     """With the Triton kernels, whoever asks."""
 
-    def __init__(self, ctx):
-        import attrs
+    @classmethod
+    def why_not(cls, spec):
+        return [*super().why_not(spec), *PROVIDERS["triton"].why_not(spec)]
 
+    def __init__(self, ctx):
         super().__init__(attrs.evolve(ctx, options=TrtllmMha.Options("triton")))
 
 

@@ -73,10 +73,15 @@ def attend(
     if first >= count:
         return
     length = tl.load(seq_lens + request)
-    settled = length - count
     kv_head = tl.program_id(1)
+    row, column = tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    if INTERPRETED:
+        # It looks for overflows of smaller numbers, which costs more than all else.
+        begin_q, count, length = begin_q.to(tl.int64), count.to(tl.int64), length.to(tl.int64)
+        row, column = row.to(tl.int64), column.to(tl.int64)
+        first, request, kv_head = first.to(tl.int64), request.to(tl.int64), kv_head.to(tl.int64)
+    settled = length - count
 
-    row = tl.arange(0, ROWS)
     nth = first + row // HEADS
     within = (nth < count) & (row // HEADS < TOKENS)
     if GROUP < HEADS:
@@ -110,7 +115,6 @@ def attend(
         begin = tl.minimum(begin + tl.program_id(2) * size, end)
         end = tl.minimum(begin + size, end)
 
-    column = tl.arange(0, BLOCK)
     total = tl.full([ROWS, BLOCK_D], 0.0, tl.float32)
     # NOTE: a finite number, for -inf - -inf is NaN where a token sees nothing of a block.
     highest = tl.full([ROWS], -3.0e38, tl.float32)
