@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from warcore.device.operations import noting_origins
+from warcore.device.operations import CORE, noting_origins
 from warcore.sampling import SamplingParams
 from warcore.statics import Statics
+from warcore.testkit.answers import refuse_failures
 from warcore.testkit.attribution import Attribution
 from warcore.testkit.enginetouches import watch_races, watched_tensors
 from warcore.testkit.hostcopies import HostCopies
+from warcore.testkit.outcome import Failure, Refuted, Unproven
 from warcore.testkit.ownthreads import threads_started
 from warcore.testkit.races import RaceDetector
+from warcore.testkit.walk import quiet_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import torch
 
@@ -47,6 +50,38 @@ def races_of(workload: Workload, host: str = "inline", **fields: Any) -> Watched
         found = _watched(engine, workload)
     threads = (f"what the thread touches that {place} starts" for place in dict.fromkeys(places))
     return attrs.evolve(found, unseen=(*found.unseen, *threads))
+
+
+def refuse_race(found: Watched, declared: str, cell: str, where: str | None = None) -> None:
+    """Refuted if there is a race. where: the line to show; None: the first one of a plugin."""
+    if found.races:
+        race, more = found.races[0], len(found.races) - 1
+        where = _line_of(race) if where is None else where
+        raise Refuted(Failure(declared, str(race), where, ("happens-before",), cell, more))
+
+
+def refuse_races(
+    loads: Iterable[tuple[str, Workload]], declared: str, where: str | None = None
+) -> None:
+    """Refuted at the first race in an engine that serves one of `loads`, by cell, or if it fails.
+
+    Unproven at the end if something was out of the detector's sight.
+    """
+    unseen: tuple[str, ...] = ()
+    for cell, load in loads:
+        with quiet_torch():
+            found = races_of(load)
+        refuse_race(found, declared, cell, where)
+        refuse_failures(found.served, cell)
+        unseen = unseen or found.unseen
+    if unseen:
+        raise Unproven(f"out of the detector's sight: {unseen[0]}")
+
+
+def _line_of(race: Race) -> str:
+    places = [each.place for each in (race.first, race.second) if each.place is not None]
+    places.sort(key=lambda place: place.file.startswith(CORE))
+    return str(places[0]) if places else ""
 
 
 def _watched(engine: Engine, workload: Workload) -> Watched:

@@ -18,7 +18,7 @@ from warcore.testkit.definitions import line_of
 from warcore.testkit.draftlog import DraftLog
 from warcore.testkit.late import page_guard
 from warcore.testkit.outcome import Failure
-from warcore.testkit.specworkload import agree, guarded_engine
+from warcore.testkit.specworkload import guarded_engine
 from warcore.testkit.walk import quiet_torch
 from warcore.testkit.wrapping import Wrapping
 
@@ -207,7 +207,7 @@ def _changed(load: Load, which: Which) -> str:
         return ""
     workload = load(other)
     got = _poisoned(workload, which)
-    if not all(map(agree, workload.requests, got.answers, owed.answers)):
+    if not all(map(workload.agree, workload.requests, got.answers, owed.answers)):
         return "the answers change"
     return "" if other.equals(quiet) else "the drafts or what is kept for them change"
 

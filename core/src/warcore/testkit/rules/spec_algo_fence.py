@@ -65,9 +65,7 @@ def later_prefill_reader(subject: Subject) -> None:
 
 
 def _refuse_late(subject: Subject, which: Which, declared: str) -> None:
-    for way in usual(subject):
-        if not subject.wants(way):
-            continue
+    for way in filter(subject.wants, usual(subject)):
         load = partial(workload, subject, way)
         late, served = look(load, which, subject.cls)
         failure = told(load, which, late)
@@ -88,9 +86,7 @@ def could_be_earlier(subject: Subject) -> None:
     Name None unless the draft runner executes in `draft_extend`; declare
     `later_prefill_reader = False` where `draft_extend` reads no table after a prefill.
     """
-    for way in usual(subject):
-        if not subject.wants(way):
-            continue
+    for way in filter(subject.wants, usual(subject)):
         read, reasons = _reads_after_prefills(subject, way)
         if reasons & UNPUBLISHED:
             what = "no event is published in steps with drafts: their fence is coarse"

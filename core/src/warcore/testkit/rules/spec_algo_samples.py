@@ -35,9 +35,7 @@ def distribution(subject: Subject) -> None:
     Draw each token from `probs` on its own, or leave `probs` out: then it counts as it is.
     """
     tested = False
-    for way in usual(subject):
-        if not subject.wants(way):
-            continue
+    for way in filter(subject.wants, usual(subject)):
         log = DraftLog()
         answers, model = _sampled(subject, way, log)
         if not log.draws:
