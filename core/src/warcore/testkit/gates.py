@@ -115,7 +115,7 @@ def _device_of(backend: Any) -> Any:
 
 def _events_of_the_core(stand: Stand) -> set[Event]:
     """What the core records in a step: rings, markers, and its copies for the backend."""
-    runners = stand._runners.values()  # noqa: SLF001 - as above
+    runners = stand.runners.values()
     events = {event for runner in runners for event in runner._ring._events if event}  # noqa: SLF001
     captures = [runner.captures for runner in runners if runner.captures is not None]
     for each in captures:

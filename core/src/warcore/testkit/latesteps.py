@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from warcore.engine import Engine
     from warcore.launch import Launch
     from warcore.testkit.access import Access
-    from warcore.testkit.guard import Fault
+    from warcore.testkit.fault import Fault
     from warcore.testkit.workload import Served, Workload
 
     Load = Callable[[DraftLog], Workload]

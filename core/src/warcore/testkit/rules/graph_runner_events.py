@@ -104,10 +104,10 @@ def _not_early(stand: Stand, batch: ForwardBatch, quiet: torch.Tensor, cell: str
 
     def end() -> None:
         ends.append(1)
-        stand.write_table(torch.zeros_like(stand.slots))
+        stand.tables.write(torch.zeros_like(stand.tables.slots))
 
     output, _ = stand.run(batch, end)
-    stand.write_table(stand.slots)
+    stand.tables.write(stand.tables.slots)
     if len(ends) != 1:
         what = f"a replay passes the end of the reads {len(ends)} times"
         raise Refuted(_misplaced("a marker that each replay passes once", what, cell))
@@ -178,7 +178,7 @@ def fences(subject: Subject) -> None:
 
 def _refuse_early_end(stand: Stand, batch: ForwardBatch, end: SharedReadEnds, cell: str) -> None:
     quiet, _ = stand.run(batch)
-    output, fence = stand.run_overwritten(batch, torch.zeros_like(stand.slots))
+    output, fence = stand.run_overwritten(batch, torch.zeros_like(stand.tables.slots))
     if fence.reason is not FenceReason.FINE or not torch.equal(output, quiet):
         what = f"the fence fell too early, or not at all ({fence.reason.value})"
         raise Refuted(Failure(f"reads end at {end.name}", what, seen_by=("poison",), cell=cell))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from warcore.device import Observer
 from warcore.testkit.answers import refuse_other_answers
 from warcore.testkit.check import check
 from warcore.testkit.definitions import definition, line_of
@@ -24,7 +23,6 @@ from warcore.testkit.walk import quiet_torch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from warcore.device import Stream, Ticket
     from warcore.testkit.laterreaders import Case
     from warcore.testkit.subject import Subject
     from warcore.testkit.workload import Workload
@@ -167,30 +165,16 @@ def order(subject: Subject) -> None:
     """
     for case in _cases(subject):
         log = StageLog()
-        watch = _Recorded(log)
         load = staged_workload(subject, case, stages=log)
         with quiet_torch(), load.engine() as engine:
             device = engine._assembly.device  # noqa: SLF001 - the kit looks inside on purpose
-            with device.watched_by(watch):
+            with device.watched_by(log):
                 load.serve(engine)
-        if watch.early:
-            what = f"{watch.early[0]} is recorded while it stages"
+        if log.recorded_within:
+            what = f"{log.recorded_within[0]} is recorded while it stages"
             raise Refuted(
                 Failure("an order of stage, event, record", what, _stage(subject), cell=str(case))
             )
-
-
-class _Recorded(Observer):
-    """Notes each record that is passed while a stager is at work."""
-
-    def __init__(self, log: StageLog) -> None:
-        self.early: list[str] = []
-        self._log = log
-
-    def recorded(self, stream: Stream, ticket: Ticket) -> None:
-        """A record of any stream."""
-        if self._log.inside:
-            self.early.append(f"{ticket.event!r} on stream {stream.name}")
 
 
 @check("stager", needs=("stager.true_is_true",), devices=("host",))

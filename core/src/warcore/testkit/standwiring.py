@@ -1,0 +1,105 @@
+"""Wiring of a stand: what an engine gives a backend, a model runner and a graph runner."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from warcore.backend import BackendContext
+from warcore.batch import Bucket
+from warcore.capturing import capture_all
+from warcore.contract import ForwardMode, GraphKind
+from warcore.device import EventRing
+from warcore.errors import blame
+from warcore.options import NoOptions
+from warcore.runner import ModelRunner
+from warcore.scope import EngineScope
+from warcore.statics import Statics
+from warcore.testkit.cell import BUCKETS, CONTEXT, DRAFTED, ROWS
+from warcore.testkit.recorders import Recording, RecordingSegments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from warcore.graphs import GraphRunner
+    from warcore.testkit.stand import Stand
+
+CAPTURED = {
+    "target": (ForwardMode.DECODE, ForwardMode.TARGET_VERIFY, ForwardMode.EXTEND),
+    "draft": (ForwardMode.DRAFT_EXTEND,),
+}
+"""The modes that the model runner of each role captures, if its graph runner can."""
+
+
+def built_backend(stand: Stand, cls: Any, options: object) -> Any:
+    """A backend on the tables and the pool of a stand. Raises what it raises, by its name."""
+    statics = Statics(stand.device, stand.forward)
+    context = BackendContext(
+        spec=stand.spec,
+        max_batch=ROWS,
+        max_tokens=ROWS * CONTEXT,
+        shared=stand.tables.given,
+        kv=stand.kv,
+        graph=stand.graph,
+        options=NoOptions() if options is None else options,
+        static=statics.static,
+        stage=statics.stage,
+    )
+    with blame(f"backend {cls.__name__}", "__init__"):
+        return stand.forward.submit(cls, context).result()
+
+
+def model_runner(stand: Stand, role: str) -> ModelRunner:
+    """Who runs the steps of a role."""
+    model: Any = stand.model
+    return ModelRunner(
+        stand.device,
+        model,
+        stand.backend,
+        stand.scope,
+        EngineScope(),
+        ring=EventRing(stand.device),
+        role=role,
+    )
+
+
+def capture(stand: Stand, role: str, cls: type[GraphRunner] | None, options: object) -> None:
+    """Let a role's model runner capture. cls: the graph runner's; None: the kit's own."""
+    if stand.graph is GraphKind.NONE:
+        return
+    unbroken = stand.graph is GraphKind.UNBROKEN
+    runner_class = cls or (Recording if unbroken else RecordingSegments)
+
+    def built(context: Any) -> GraphRunner:
+        stand.recorders.append(runner_class(context))
+        return stand.recorders[-1]
+
+    buckets = sorted(_buckets(stand, role, runner_class), key=lambda bucket: -bucket.tokens)
+    wired: Any = SimpleNamespace(
+        choices=SimpleNamespace(
+            spec=stand.spec,
+            graph_runner=built,
+            graph_runner_name=runner_class.__name__,
+            graph_runner_options=NoOptions() if options is None else options,
+            backend_name=type(stand.backend).__name__,
+        ),
+        device=stand.device,
+        forward=stand.forward,
+        backend=stand.backend,
+        buckets=tuple(buckets),
+    )
+    capture_all(wired, stand.runners[role])
+
+
+def _buckets(stand: Stand, role: str, cls: type[GraphRunner]) -> Iterator[Bucket]:
+    for mode in CAPTURED[role]:
+        if mode not in cls.modes:
+            continue
+        width = 1 if mode is ForwardMode.DECODE else DRAFTED
+        shapes = [(rows, rows * width) for rows in BUCKETS]
+        for rows, tokens in [(1, 8)] if mode is ForwardMode.EXTEND else shapes:
+            lens = (tokens // rows,) * rows
+            batch = stand.batch(mode, list(range(1, rows + 1)), (0,) * rows, lens)
+            key = stand.backend.graph_key(batch)
+            if key is not None:
+                yield Bucket(mode, rows, tokens, CONTEXT, key)
