@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import torch
 from measure import arguments, demo_gguf, parse, report, take_turns, token_ids
 
-import warcore.assembly
 from warcore import Engine, EngineConfig, SamplingParams
 from warcore.device.host import HostDevice
 from warcore.testkit.guard import PageGuard, supported
@@ -62,17 +61,8 @@ def windows(times: int) -> list[dict[str, object]]:
 
 
 def engine_of(device: HostDevice) -> Engine:
-    made = warcore.assembly.assemble
-
-    def assemble(config: EngineConfig, **more: object) -> warcore.assembly.Assembly:
-        return made(config, device=device, **more)  # type: ignore[arg-type]
-
-    warcore.assembly.assemble = assemble  # type: ignore[assignment]
-    try:
-        config = EngineConfig(model=str(demo_gguf()), device="host", graph_runner="none")
-        return Engine(config)
-    finally:
-        warcore.assembly.assemble = made
+    config = EngineConfig(model=str(demo_gguf()), device="host", graph_runner="none")
+    return Engine(config, device=device)
 
 
 def steps(new: int, rounds: int) -> list[dict[str, object]]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
     from warcore.contract import ForwardMode, SharedReadEnds
     from warcore.model import Model, ModelInfo
-    from warcore.runner import ModelRunner
+    from warcore.modelrunner import ModelRunner
 
 
 @attrs.frozen

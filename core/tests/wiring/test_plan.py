@@ -153,10 +153,10 @@ def given(config):
 
 
 @pytest.mark.parametrize("config", RUNS.values(), ids=RUNS)
-def test_every_fence_falls_as_planned(config, monkeypatch):
+def test_every_fence_falls_as_planned(config):
     config = {"prefill_chunk": 12, **config}
     planned = plan(**given(config)).steps
-    with engine(monkeypatch, **given(config)) as running:
+    with engine(**given(config)) as running:
         waits = Waits()
         lengths = [SamplingParams(max_new_tokens=n, ignore_eos=True) for n in (3, 7, 9, 11)]
         with running._assembly.device.watched_by(waits):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from warcore.device.operations import CORE, noting_origins
-from warcore.sampling import SamplingParams
+from warcore.samplingparams import SamplingParams
 from warcore.statics import Statics
 from warcore.testkit.answers import refuse_failures
 from warcore.testkit.attribution import Attribution

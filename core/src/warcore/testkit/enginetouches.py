@@ -51,8 +51,9 @@ def watch_races(
 
 def watched_tensors(engine: Engine) -> dict[str, torch.Tensor]:
     """The tensors that streams share, under the names by which a detector is told of them."""
-    step: Any = engine._assembly.scheduler.launcher._step  # noqa: SLF001 - as above
-    relay, tables = step._relay, step._tables  # noqa: SLF001
+    assembly: Any = engine._assembly  # noqa: SLF001 - as above
+    relay = assembly.scheduler.launcher._step._relay  # noqa: SLF001 - as above
+    tables = assembly.wired.shared.tables
     found = {
         REQ_TO_TOKEN: tables.req_to_token,
         RELAY_TOKENS: relay.tokens,
@@ -77,13 +78,14 @@ class EngineTouches:
         self._wrapping = wrap = Wrapping()
         launcher: Any = engine._assembly.scheduler.launcher  # noqa: SLF001
         step, shared = launcher._step, launcher._shared  # noqa: SLF001
+        batching = step._batching  # noqa: SLF001
         self._page_bytes = shared._page_size * shared.tables.req_to_token.element_size()  # noqa: SLF001
         wrap.before(launcher, "launch", self._count_step)
         wrap.after(launcher, "collect", self._collected)
         wrap.before(shared, "_write_pages", partial(self._writes, REQ_TO_TOKEN))
         wrap.before(shared, "_write_map", partial(self._writes, FULL_TO_SWA))
-        wrap.before(step, "_slots", self._reads_slots)
-        wrap.before(step, "_batch", self._reads_inputs)
+        wrap.before(batching, "_slots", self._reads_slots)
+        wrap.before(batching, "batch", self._reads_inputs)
         wrap.after(step, "_forward", self._wrote_result)
         wrap.before(step, "_void", lambda _: self._whole("write", RELAY_LENGTHS, "Step._void"))
         wrap.before(step._relay, "publish", self._publishes)  # noqa: SLF001
@@ -114,7 +116,7 @@ class EngineTouches:
             self._detector.touch(buffer, "write", start, stop, operation=operation)
 
     def _reads_slots(self, rows: torch.Tensor, positions: torch.Tensor) -> None:
-        table, operation = self._tensors[REQ_TO_TOKEN], "Step._slots"
+        table, operation = self._tensors[REQ_TO_TOKEN], "Batching._slots"
         if rows.device.type != "cpu":
             self._whole("read", REQ_TO_TOKEN, operation)
             return
@@ -140,9 +142,9 @@ class EngineTouches:
 
     def _reads_inputs(self, launch: Launch) -> None:
         for buffer in (RELAY_TOKENS, RELAY_LENGTHS):
-            self._whole("read", buffer, "Step._batch")
+            self._whole("read", buffer, "Batching.batch")
         if launch.block is not None:
-            self._memory("read", STEP_INPUTS, launch.block, "Step._batch")
+            self._memory("read", STEP_INPUTS, launch.block, "Batching.batch")
 
     def _wrote_result(self, _: None, launch: Launch) -> None:
         if launch.result is not None:

@@ -19,7 +19,7 @@ from warcore.testkit.inorder import Captured, Held
 from warcore.testkit.memory import spec_of, unowned_pool
 from warcore.testkit.outcome import Unproven
 from warcore.testkit.several import Several
-from warcore.testkit.standwiring import CAPTURED, built_backend, capture, model_runner
+from warcore.testkit.standwiring import CAPTURED, build_captures, built_backend, model_runner
 from warcore.testkit.tables import Tables
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from warcore.device import Observer
     from warcore.fence import ReadFence
     from warcore.graphs import GraphRunner
-    from warcore.runner import ModelRunner
+    from warcore.runner import PublishingRunner
     from warcore.testkit.cell import Cell, Shape
     from warcore.testkit.endingfence import End, Hold
     from warcore.testkit.guard import PageGuard
@@ -92,7 +92,7 @@ class Stand:
         self.runners = {role: model_runner(self, role) for role in CAPTURED}
         """By role."""
         for role in CAPTURED:
-            capture(self, role, runner, runner_options)
+            build_captures(self, role, runner, runner_options)
 
     def __enter__(self) -> Self:
         return self
@@ -167,7 +167,7 @@ class Stand:
             self.device.synchronize()
             tables.write(tables.slots)
 
-    def runner_of(self, mode: ForwardMode) -> ModelRunner:
+    def runner_of(self, mode: ForwardMode) -> PublishingRunner:
         """Who runs the steps of `mode`."""
         return self.runners["draft" if mode is ForwardMode.DRAFT_EXTEND else "target"]
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from warcore.backend import BackendContext
 from warcore.batch import Bucket
-from warcore.capturing import capture_all
+from warcore.capturing import build_graph_runner, capture
 from warcore.contract import ForwardMode, GraphKind
 from warcore.device import EventRing
 from warcore.errors import blame
-from warcore.options import NoOptions
-from warcore.runner import ModelRunner
+from warcore.options import Chosen, NoOptions
+from warcore.runner import PublishingRunner
 from warcore.scope import EngineScope
 from warcore.statics import Statics
 from warcore.testkit.cell import BUCKETS, CONTEXT, DRAFTED, ROWS
@@ -49,10 +48,10 @@ def built_backend(stand: Stand, cls: Any, options: object) -> Any:
         return stand.forward.submit(cls, context).result()
 
 
-def model_runner(stand: Stand, role: str) -> ModelRunner:
+def model_runner(stand: Stand, role: str) -> PublishingRunner:
     """Who runs the steps of a role."""
     model: Any = stand.model
-    return ModelRunner(
+    return PublishingRunner(
         stand.device,
         model,
         stand.backend,
@@ -63,32 +62,30 @@ def model_runner(stand: Stand, role: str) -> ModelRunner:
     )
 
 
-def capture(stand: Stand, role: str, cls: type[GraphRunner] | None, options: object) -> None:
+def build_captures(stand: Stand, role: str, cls: type[GraphRunner] | None, options: object) -> None:
     """Let a role's model runner capture. cls: the graph runner's; None: the kit's own."""
     if stand.graph is GraphKind.NONE:
         return
     unbroken = stand.graph is GraphKind.UNBROKEN
-    runner_class = cls or (Recording if unbroken else RecordingSegments)
+    named = cls or (Recording if unbroken else RecordingSegments)
 
     def built(context: Any) -> GraphRunner:
-        stand.recorders.append(runner_class(context))
+        stand.recorders.append(named(context))
         return stand.recorders[-1]
 
-    buckets = sorted(_buckets(stand, role, runner_class), key=lambda bucket: -bucket.tokens)
-    wired: Any = SimpleNamespace(
-        choices=SimpleNamespace(
+    buckets = tuple(sorted(_buckets(stand, role, named), key=lambda bucket: -bucket.tokens))
+    if buckets:
+        chosen = Chosen(named.__name__, built, NoOptions() if options is None else options)
+        build_graph_runner(
+            chosen,
+            stand.runners[role],
+            buckets,
+            device=stand.device,
+            forward=stand.forward,
             spec=stand.spec,
-            graph_runner=built,
-            graph_runner_name=runner_class.__name__,
-            graph_runner_options=NoOptions() if options is None else options,
-            backend_name=type(stand.backend).__name__,
-        ),
-        device=stand.device,
-        forward=stand.forward,
-        backend=stand.backend,
-        buckets=tuple(buckets),
-    )
-    capture_all(wired, stand.runners[role])
+            statics=Statics(stand.device, stand.forward),
+        )
+        capture(stand.runners[role], buckets, stand.forward)
 
 
 def _buckets(stand: Stand, role: str, cls: type[GraphRunner]) -> Iterator[Bucket]:

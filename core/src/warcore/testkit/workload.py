@@ -10,7 +10,7 @@ import torch
 
 from warcore.config import EngineConfig
 from warcore.engine import Engine
-from warcore.sampling import SamplingParams
+from warcore.samplingparams import SamplingParams
 from warcore.testkit.cell import Shape
 from warcore.testkit.definitions import with_context
 from warcore.testkit.tinymodel import tiny
@@ -19,6 +19,7 @@ from warcore.testkit.walk import quiet_torch
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from warcore.device import Device
     from warcore.output import RequestOutput
 
 MOST_STEPS = 2_000
@@ -117,9 +118,14 @@ class Workload:
         return EngineConfig(**{**chosen, **self.more, **fields})
 
     @contextmanager
-    def engine(self, host: str = "inline", **fields: Any) -> Iterator[Engine]:
-        """A new engine, as `config` says. WarcoreError if its parts do not fit."""
-        with Engine(self.config(host, **fields)) as engine:
+    def engine(
+        self, host: str = "inline", *, device: Device | None = None, **fields: Any
+    ) -> Iterator[Engine]:
+        """A new engine, as `config` says. WarcoreError if its parts do not fit.
+
+        device: one of the caller's, which the engine closes.
+        """
+        with Engine(self.config(host, **fields), device=device) as engine:
             yield engine
 
     def run(self, host: str = "inline", **fields: Any) -> Served:
