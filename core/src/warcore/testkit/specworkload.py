@@ -11,6 +11,7 @@ import torch
 from warcore.device import open_device
 from warcore.spec import DraftSpec
 from warcore.testkit.cell import CONTEXT, Shape
+from warcore.testkit.insides import Insides
 from warcore.testkit.outcome import NotApplicable
 from warcore.testkit.paged import Paged
 from warcore.testkit.pagedtrees import PagedTrees
@@ -66,10 +67,9 @@ class SpecWorkload(Workload):
     def engine(self, host: str = "inline", **fields: Any) -> Iterator[Engine]:
         """See `Workload.engine`."""
         with Workload.engine(self, host, **fields) as engine:
-            step: Any = engine._assembly.scheduler.launcher._step  # noqa: SLF001 - the kit looks in
             with torch.inference_mode():
-                for runner in step._runners:  # noqa: SLF001 - as above
-                    for layer in runner._backend.ctx.kv:  # noqa: SLF001 - as above
+                for runner in Insides.of(engine).runners:
+                    for layer in runner.recorded.backend.ctx.kv:
                         for memory in layer.values():
                             memory[1:] = float("nan")
             yield engine

@@ -13,6 +13,7 @@ from warcore.engine import Engine
 from warcore.samplingparams import SamplingParams
 from warcore.testkit.cell import Shape
 from warcore.testkit.definitions import with_context
+from warcore.testkit.insides import Insides
 from warcore.testkit.tinymodel import tiny
 from warcore.testkit.walk import quiet_torch
 
@@ -185,7 +186,7 @@ def _answer(output: RequestOutput | None) -> Answer:
 
 
 def _leaked(engine: Engine) -> tuple[int, int]:
-    scheduler = engine._assembly.scheduler  # noqa: SLF001 - the kit looks inside on purpose
+    scheduler = Insides.of(engine).scheduler
     rows, pages = scheduler.rows, scheduler.pages
     windows = scheduler.windows
     held = 0 if windows is None else windows.capacity - len(windows)

@@ -11,6 +11,7 @@ from warcore.testkit.answers import refuse_other_answers
 from warcore.testkit.check import check
 from warcore.testkit.definitions import definition, line_of, with_methods
 from warcore.testkit.draftlog import DraftLog
+from warcore.testkit.insides import Insides
 from warcore.testkit.outcome import Failure, Refuted
 from warcore.testkit.specworkload import usual, workload
 from warcore.testkit.walk import quiet_torch
@@ -74,9 +75,9 @@ def _refuse_leaks(subject: Subject, way: Way) -> None:
 
 def _refuse_held(engine: Engine, served: Served, cell: str) -> None:
     rows, pages = served.leaked
-    step: Any = engine._assembly.scheduler.launcher._step  # noqa: SLF001 - the kit looks inside
-    rings = [step._done, *(runner._ring for runner in step._runners)]  # noqa: SLF001 - as above
-    events = sum(ticket is not None for ring in rings for ticket in ring._held)  # noqa: SLF001
+    insides = Insides.of(engine)
+    rings = [insides.done, *(runner.ring for runner in insides.runners)]
+    events = sum(ticket is not None for ring in rings for ticket in ring.held)
     if rows or pages or events:
         what = f"{rows} rows, {pages} pages and {events} events are not free once all is over"
         raise Refuted(Failure("everything is given back", what, cell=cell))

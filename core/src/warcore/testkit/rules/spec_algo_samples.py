@@ -11,6 +11,7 @@ from warcore.testkit.check import check
 from warcore.testkit.definitions import definition
 from warcore.testkit.distribution import FAR, deviation, expected_counts, observed_counts
 from warcore.testkit.draftlog import DraftLog
+from warcore.testkit.insides import Insides
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.specworkload import UNFENCED, usual, workload
 from warcore.testkit.walk import quiet_torch
@@ -79,4 +80,4 @@ def _sampled(subject: Subject, way: Way, log: DraftLog) -> tuple[list[tuple[int,
         few = engine.generate([PROMPT] * TOGETHER, params[:TOGETHER], raw=True)
         if log.draws:
             few += engine.generate([PROMPT] * (SAMPLES - TOGETHER), params[TOGETHER:], raw=True)
-        return [tuple(output.output_ids) for output in few], engine._assembly.model  # noqa: SLF001
+        return [tuple(output.output_ids) for output in few], Insides.of(engine).model

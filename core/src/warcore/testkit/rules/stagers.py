@@ -13,6 +13,7 @@ from warcore.testkit.check import check
 from warcore.testkit.definitions import definition, line_of
 from warcore.testkit.draftlog import DraftLog
 from warcore.testkit.engineraces import refuse_races
+from warcore.testkit.insides import Insides
 from warcore.testkit.laterreaders import CASES, staged_workload
 from warcore.testkit.latesteps import is_prefill, look, told
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
@@ -166,10 +167,12 @@ def order(subject: Subject) -> None:
     for case in _cases(subject):
         log = StageLog()
         load = staged_workload(subject, case, stages=log)
-        with quiet_torch(), load.engine() as engine:
-            device = engine._assembly.device  # noqa: SLF001 - the kit looks inside on purpose
-            with device.watched_by(log):
-                load.serve(engine)
+        with (
+            quiet_torch(),
+            load.engine() as engine,
+            Insides.of(engine).device.watched_by(log),
+        ):
+            load.serve(engine)
         if log.recorded_within:
             what = f"{log.recorded_within[0]} is recorded while it stages"
             raise Refuted(
