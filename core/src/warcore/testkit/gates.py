@@ -41,7 +41,6 @@ class Gates(Observer):
         self.foreign: list[Ticket] = []
         """What was recorded in the last step, and not by the core."""
         self.gated = _gated(cls, self)
-        self._capture: Any = None
         self._recorded: list[Ticket] = []
 
     def watch(self, stand: Stand, batch: ForwardBatch) -> None:
