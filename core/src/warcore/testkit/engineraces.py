@@ -85,7 +85,7 @@ def _line_of(race: Race) -> str:
 
 
 def _watched(engine: Engine, workload: Workload) -> Watched:
-    insides, tensors = Insides.of(engine), watched_tensors(engine)
+    insides, tensors = Insides(engine), watched_tensors(engine)
     detector = RaceDetector(insides.device)
     attribution = Attribution(tensors | _statics(insides), detector.see)
     copies = HostCopies(detector, _device_memory(insides, tensors.values()))

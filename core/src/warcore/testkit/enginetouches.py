@@ -41,7 +41,7 @@ def watch_races(
     others: see what happens on the device behind the detector; detector: the one that they tell.
     DeviceError if somebody watches the device already.
     """
-    device = Insides.of(engine).device
+    device = Insides(engine).device
     with (
         detector or RaceDetector(device) as found,
         EngineTouches(engine, found),
@@ -52,7 +52,7 @@ def watch_races(
 
 def watched_tensors(engine: Engine) -> dict[str, torch.Tensor]:
     """The tensors that streams share, under the names by which a detector is told of them."""
-    insides = Insides.of(engine)
+    insides = Insides(engine)
     relay, tables = insides.relay, insides.shared.tables
     found = {
         REQ_TO_TOKEN: tables.req_to_token,
@@ -73,7 +73,7 @@ class EngineTouches:
 
     def __init__(self, engine: Engine, detector: RaceDetector) -> None:
         self._detector = detector
-        insides = Insides.of(engine)
+        insides = Insides(engine)
         self._device = insides.device
         self._tensors = watched_tensors(engine)
         self._wrapping = wrap = Wrapping()

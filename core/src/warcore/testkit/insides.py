@@ -10,8 +10,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -26,51 +24,30 @@ if TYPE_CHECKING:
     from warcore.statics import Statics
 
 
-@attrs.frozen(eq=False)
 class Insides:
     """Of one engine. Parts whose methods are wrapped, private ones too, are Any."""
 
-    device: Device
-    model: Model
-    scheduler: Scheduler
-    launcher: Any
-    step: Any
-    batching: Any
-    """What makes the batch of a step."""
-    drafting: Any
-    """The algorithm at work; None without one."""
-    relay: Relay
-    shared: SharedBuffers
-    staging: StagingRing
-    """The launcher's."""
-    statics: Mapping[str, Statics]
-    """By plugin, the target's backend first; it grows while plugins are built."""
-    runners: tuple[PublishingRunner, ...]
-    """The target's, then those of drafts."""
-    done: EventRing
-    """The events that launches end with."""
-
-    @classmethod
-    def of(cls, engine: Engine) -> Insides:
-        """What the engine is made of now, and to its end."""
+    def __init__(self, engine: Engine) -> None:
         assembly: Any = engine._assembly
-        launcher = assembly.scheduler.launcher
-        step = launcher._step
-        return cls(
-            device=assembly.device,
-            model=assembly.model,
-            scheduler=assembly.scheduler,
-            launcher=launcher,
-            step=step,
-            batching=step._batching,
-            drafting=step._drafting,
-            relay=step._relay,
-            shared=assembly.wired.shared,
-            staging=launcher._staging,
-            statics=assembly.wired.statics,
-            runners=step._runners,
-            done=step._done,
-        )
+        self.device: Device = assembly.device
+        self.model: Model = assembly.model
+        self.scheduler: Scheduler = assembly.scheduler
+        self.launcher: Any = assembly.scheduler.launcher
+        self.step: Any = self.launcher._step
+        self.batching: Any = self.step._batching
+        """What makes the batch of a step."""
+        self.drafting: Any = self.step._drafting
+        """The algorithm at work; None without one."""
+        self.relay: Relay = self.step._relay
+        self.shared: SharedBuffers = assembly.wired.shared
+        self.staging: StagingRing = self.launcher._staging
+        """The launcher's."""
+        self.statics: Mapping[str, Statics] = assembly.wired.statics
+        """By plugin, the target's backend first."""
+        self.runners: tuple[PublishingRunner, ...] = self.step._runners
+        """The target's, then those of drafts."""
+        self.done: EventRing = self.step._done
+        """The events that launches end with."""
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def at_ends(
 
     with Wrapping() as wrapping:
         # Where the work ends; what follows is the core's own.
-        wrapping.wrap(Insides.of(engine).step, "_forward", around)
+        wrapping.wrap(Insides(engine).step, "_forward", around)
         yield found
 
 
@@ -123,7 +123,7 @@ def _noting_refusals(
     engine: Engine, late: Late, which: Which, log: DraftLog, cls: Any
 ) -> Iterator[None]:
     """Note each phase that the core refuses to run, for it would read too late."""
-    insides = Insides.of(engine)
+    insides = Insides(engine)
     current: list[Any] = []
     refused: list[str] = []
 
@@ -183,7 +183,7 @@ def _named(load: Load, which: Which) -> Access | None:
             late.append(access)
 
     with quiet_torch(), workload.engine() as engine:
-        insides = Insides.of(engine)
+        insides = Insides(engine)
         seen = Attribution({"req_to_token": insides.shared.tables.req_to_token}, tell)
         with (
             insides.device.watched_by(seen),
@@ -209,7 +209,7 @@ def _changed(load: Load, which: Which) -> str:
 def _poisoned(workload: Workload, which: Which | None) -> Served:
     kept: list[torch.Tensor] = []
     with quiet_torch(), workload.engine() as engine:
-        writer = Insides.of(engine).shared.writer
+        writer = Insides(engine).shared.writer
 
         def ended() -> None:
             kept.append(writer.clone())

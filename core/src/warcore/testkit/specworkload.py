@@ -68,7 +68,7 @@ class SpecWorkload(Workload):
         """See `Workload.engine`."""
         with Workload.engine(self, host, **fields) as engine:
             with torch.inference_mode():
-                for runner in Insides.of(engine).runners:
+                for runner in Insides(engine).runners:
                     for layer in runner.recorded.backend.ctx.kv:
                         for memory in layer.values():
                             memory[1:] = float("nan")

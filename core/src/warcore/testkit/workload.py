@@ -186,7 +186,7 @@ def _answer(output: RequestOutput | None) -> Answer:
 
 
 def _leaked(engine: Engine) -> tuple[int, int]:
-    scheduler = Insides.of(engine).scheduler
+    scheduler = Insides(engine).scheduler
     rows, pages = scheduler.rows, scheduler.pages
     windows = scheduler.windows
     held = 0 if windows is None else windows.capacity - len(windows)

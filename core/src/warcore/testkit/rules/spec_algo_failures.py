@@ -75,7 +75,7 @@ def _refuse_leaks(subject: Subject, way: Way) -> None:
 
 def _refuse_held(engine: Engine, served: Served, cell: str) -> None:
     rows, pages = served.leaked
-    insides = Insides.of(engine)
+    insides = Insides(engine)
     rings = [insides.done, *(runner.ring for runner in insides.runners)]
     events = sum(ticket is not None for ring in rings for ticket in ring.held)
     if rows or pages or events:

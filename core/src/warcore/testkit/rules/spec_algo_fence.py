@@ -106,7 +106,7 @@ def _reads_after_prefills(subject: Subject, way: Way) -> tuple[bool, set[str]]:
     reads: list[Access] = []
     load = workload(subject, way)
     with quiet_torch(), load.engine() as engine:
-        insides = Insides.of(engine)
+        insides = Insides(engine)
         seen = Attribution(
             {"req_to_token": insides.shared.tables.req_to_token},
             lambda access: reads.append(access) if inside else None,

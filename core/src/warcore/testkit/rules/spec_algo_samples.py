@@ -80,4 +80,4 @@ def _sampled(subject: Subject, way: Way, log: DraftLog) -> tuple[list[tuple[int,
         few = engine.generate([PROMPT] * TOGETHER, params[:TOGETHER], raw=True)
         if log.draws:
             few += engine.generate([PROMPT] * (SAMPLES - TOGETHER), params[TOGETHER:], raw=True)
-        return [tuple(output.output_ids) for output in few], Insides.of(engine).model
+        return [tuple(output.output_ids) for output in few], Insides(engine).model

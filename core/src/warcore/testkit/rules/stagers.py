@@ -170,7 +170,7 @@ def order(subject: Subject) -> None:
         with (
             quiet_torch(),
             load.engine() as engine,
-            Insides.of(engine).device.watched_by(log),
+            Insides(engine).device.watched_by(log),
         ):
             load.serve(engine)
         if log.recorded_within:
