@@ -171,17 +171,16 @@ SPEC = AttentionSpec(
 
 def capture(device, forward, runner, buckets, kind=Replaying, **spec):
     """What an engine does at its start: a graph runner of `kind` captures `buckets`."""
-    buckets = tuple(buckets)
+    runner.buckets = tuple(buckets)
     build_graph_runner(
         Chosen(kind.__name__, kind, NoOptions()),
         runner,
-        buckets,
         device=device,
         forward=forward,
         spec=attrs.evolve(SPEC, **spec),
         statics=Statics(device, forward),
     )
-    capture_buckets(runner, buckets, forward)
+    capture_buckets([runner], forward)
 
 
 class Silent:

@@ -23,7 +23,7 @@ FLOORS: Final = (
     ),
     (
         "hooks serving fitting choices config buckets statics launcher scheduler prompts wired "
-        "assembly capturing kinds forecast plan speculation draftrunners"
+        "loading assembly capturing kinds forecast plan speculation draftrunners"
     ),
     "engine cli testkit tracing",
 )

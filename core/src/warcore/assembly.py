@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -11,9 +10,8 @@ from warcore.batching import Batching
 from warcore.capturing import build_graph_runner, capture
 from warcore.device import EventRing, open_device
 from warcore.draftrunners import build_drafting
-from warcore.errors import blame
 from warcore.launcher import Launcher
-from warcore.model import ModelContext
+from warcore.loading import load_model
 from warcore.relay import Relay
 from warcore.runner import PublishingRunner
 from warcore.scheduler import Scheduler, normal_loop, overlap_loop
@@ -23,7 +21,6 @@ from warcore.wired import wire
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from warcore.choices import Choices
     from warcore.config import EngineConfig
     from warcore.device import Device
     from warcore.model import Model
@@ -50,14 +47,18 @@ class Assembly:
 
     def counts(self) -> dict[str, Any]:
         """What was counted since the start, as `Engine.stats` gives it."""
-        scheduler, captures = self.scheduler, self.runner.captures
+        scheduler = self.scheduler
+        runners = (self.runner, *(runner for runner, _ in self.wired.drafts))
+        captures = [each.captures.facts() for each in runners if each.captures is not None]
         return {
             "steps": scheduler.steps,
             "tokens": scheduler.tokens,
             "retracts": scheduler.retracts,
             "staging_stalls": scheduler.launcher.staging_stalls,
             "drafts": scheduler.drafts.facts() if scheduler.limits.drafted else None,
-            "graphs": None if captures is None else captures.facts(),
+            "graphs": {k: sum(each[k] for each in captures) for k in captures[0]}
+            if captures
+            else None,
             "fences": scheduler.launcher.counters.facts(),
         }
 
@@ -89,15 +90,6 @@ def assemble(
     return assembly
 
 
-def load_model(choices: Choices, progress: Callable[[str, int, int], None] | None = None) -> Model:
-    """The target's weights."""
-    spec = choices.spec
-    weights = None if progress is None else partial(progress, "weights")
-    context = ModelContext(spec.device, spec.dtype, choices.model_options, weights)
-    with blame(f"model {choices.family.__name__}", f"load({choices.ref!r})"):
-        return choices.family.load(choices.ref, context)
-
-
 def connect(config: EngineConfig, wired: Wired, model: Model) -> Assembly:
     """Put the runner, the step and the scheduler around the model."""
     device, limits = wired.device, wired.limits
@@ -108,6 +100,7 @@ def connect(config: EngineConfig, wired: Wired, model: Model) -> Assembly:
         wired.scope,
         wired.engine_scope,
         ring=EventRing(device, depth=2),
+        buckets=wired.buckets,
         prefill_read_done=config.prefill_read_done,
     )
     speculation, drafting = wired.choices.speculation, None
@@ -139,22 +132,30 @@ def connect(config: EngineConfig, wired: Wired, model: Model) -> Assembly:
 
 
 def _capture(
-    wired: Wired, runner: PublishingRunner, progress: Callable[[str, int, int], None] | None
+    wired: Wired, target: PublishingRunner, progress: Callable[[str, int, int], None] | None
 ) -> None:
     """Whatever is replayed is captured now."""
     chosen = wired.choices.graph_runner
-    if chosen is None or not wired.buckets:
+    if chosen is None:
         return
-    build_graph_runner(
-        chosen,
-        runner,
-        wired.buckets,
-        device=wired.device,
-        forward=wired.forward,
-        spec=wired.choices.spec,
-        statics=wired.statics_of(f"graph_runner:{chosen.name}"),
-    )
-    capture(runner, wired.buckets, wired.forward, progress)
+    named = f"graph_runner:{chosen.name}"
+    served = [(named, target, wired.choices.spec)]
+    served += [(f"{named} of draft {n}", *each) for n, each in enumerate(wired.drafts)]
+    for name, runner, spec in served:
+        if runner.buckets:
+            build_graph_runner(
+                chosen,
+                runner,
+                device=wired.device,
+                forward=wired.forward,
+                spec=spec,
+                statics=wired.statics_of(name),
+            )
+    capture([runner for _, runner, _ in served], wired.forward, progress)
+
+
+def _sums(facts: list[dict[str, int]]) -> dict[str, int]:
+    return {name: sum(each[name] for each in facts) for name in facts[0]}
 
 
 def describe(config: EngineConfig, wired: Wired) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from warcore.graphs import RunnerContext
 from warcore.inputs import blank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from warcore.backend import AttentionSpec
     from warcore.batch import Bucket
@@ -24,18 +24,17 @@ if TYPE_CHECKING:
 def build_graph_runner(
     chosen: Chosen,
     runner: PublishingRunner,
-    buckets: tuple[Bucket, ...],
     *,
     device: Device,
     forward: Stream,
     spec: AttentionSpec,
     statics: Statics,
-) -> Captures:
-    """A graph runner for `runner`, which from now on replays what was captured of `buckets`."""
+) -> None:
+    """Give `runner` a graph runner, for what its buckets hold. spec: what its backend serves."""
     pool = device.graph_pool()
     context = RunnerContext(
         spec=spec,
-        buckets=buckets,
+        buckets=runner.buckets,
         marker=device.event(external=True) if device.supports_external_events else None,
         graph=partial(device.graph, pool),
         step=runner.recorded.step,
@@ -46,34 +45,37 @@ def build_graph_runner(
     with blame(f"graph_runner {chosen.name}", "__init__"):
         plugin = forward.submit(chosen.cls, context).result()
     runner.captures = Captures(chosen.name, plugin, pool)
-    return runner.captures
 
 
 def capture(
-    runner: PublishingRunner,
-    buckets: tuple[Bucket, ...],
+    runners: Sequence[PublishingRunner],
     forward: Stream,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> None:
-    """Capture every bucket of a runner that has a graph runner, in this order.
+    """Capture every bucket of runners that have a graph runner.
 
     WiringError if a step cannot be captured: the operation and its line, and the way without.
     """
+    work = [(runner, bucket) for runner in runners for bucket in runner.buckets]
+    for done, (runner, bucket) in enumerate(work):
+        if progress is not None:
+            progress("graphs", done, len(work))
+        _capture(runner, bucket, forward)
+    if progress is not None:
+        progress("graphs", len(work), len(work))
+
+
+def _capture(runner: PublishingRunner, bucket: Bucket, forward: Stream) -> None:
     captures, recorded = runner.captures, runner.recorded
     assert captures is not None
     backend = runner.backend_name
-    for done, bucket in enumerate(buckets):
-        if progress is not None:
-            progress("graphs", done, len(buckets))
-        empty = blank(bucket, recorded.device.torch_device)
-        try:
-            with blame(f"graph_runner {captures.name} with {backend}", f"{bucket}"):
-                forward.submit(recorded.capture, captures, bucket, empty).result()
-        except DeviceError as error:
-            raise WiringError(
-                f"graph_runner:{captures.name} with {backend}: {bucket} cannot be "
-                f"captured: {error.what}\nFor its author: {error.next}",
-                next="--graph-runner none",
-            ) from error
-    if progress is not None:
-        progress("graphs", len(buckets), len(buckets))
+    empty = blank(bucket, recorded.device.torch_device)
+    try:
+        with blame(f"graph_runner {captures.name} with {backend}", f"{bucket}"):
+            forward.submit(recorded.capture, captures, bucket, empty).result()
+    except DeviceError as error:
+        raise WiringError(
+            f"graph_runner:{captures.name} with {backend}: {bucket} cannot be captured: "
+            f"{error.what}\nFor its author: {error.next}",
+            next="--graph-runner none",
+        ) from error

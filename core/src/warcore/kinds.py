@@ -50,6 +50,7 @@ class PlannedGraphs:
 def what_is_captured(config: EngineConfig, wired: Wired) -> PlannedGraphs:
     """What is captured, or why nothing is."""
     choices, count = wired.choices, len(wired.buckets)
+    count += sum(len(runner.buckets) for runner, _ in wired.drafts)
     others = "; ".join(choices.unable_graph_runners)
     listing = "warcore list-plugins --kind graph_runner"
     if choices.graph_runner is None:
@@ -70,7 +71,8 @@ def what_is_captured(config: EngineConfig, wired: Wired) -> PlannedGraphs:
         f"a step runs eagerly if it attends to more than {_most_positions(config)} positions, over "
         "all its requests (--graph-positions N)"
     )
-    left_out = len(_of_any_length(config, wired, choices.graph_runner.cls.modes)) > count
+    every = _of_any_length(config, wired, choices.graph_runner.cls.modes)
+    left_out = len(every) > len(wired.buckets)
     reasons = [*([long] if left_out else []), *choices.unable_graph_runners]
     why = "; ".join(reasons) or None
     return PlannedGraphs(choices.graph_runner.name, count, why, listing if others else None)

@@ -66,8 +66,9 @@ class FencePlan:
         device: an open one, in place of what the config names; it is closed.
         WarcoreError, as from Engine, if something is not there, broken or does not fit.
         """
-        from warcore.assembly import connect, load_model
+        from warcore.assembly import connect
         from warcore.device import open_device
+        from warcore.loading import load_model
         from warcore.wired import wire
 
         with device or open_device(config.device, config.host) as opened:

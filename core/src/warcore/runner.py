@@ -41,12 +41,15 @@ class PublishingRunner(ModelRunner):
         engine: EngineScope,
         *,
         ring: EventRing,
+        buckets: tuple[Bucket, ...] = (),
         role: str = "target",
         prefill_read_done: bool = True,
     ) -> None:
+        """buckets: what shall be captured of its steps, in this order."""
         self.info = model.info
+        self.buckets = buckets
         self.captures: Captures | None = None
-        """What a graph runner captured for it; None: every step runs eagerly."""
+        """What a graph runner captured for it; None: nothing yet, or nothing at all."""
         self._device = device
         self.recorded = RecordedStep(device, model, backend)
         """The part of a step that a graph holds."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from warcore.backend import AttentionBackend, BackendContext
+from warcore.backend import BackendContext
 from warcore.buckets import plan_buckets
 from warcore.choices import choose
 from warcore.errors import blame
@@ -22,10 +22,12 @@ from warcore.statics import Statics
 if TYPE_CHECKING:
     import torch
 
+    from warcore.backend import AttentionBackend, AttentionSpec
     from warcore.batch import Bucket
     from warcore.choices import Choices
     from warcore.config import EngineConfig
     from warcore.device import Device, Stream
+    from warcore.runner import PublishingRunner
     from warcore.scope import Scope
 
 log = logging.getLogger("warcore.assembly")
@@ -53,7 +55,9 @@ class Wired:
     engine_scope: EngineScope
     """Nobody's until there is an algorithm."""
     buckets: tuple[Bucket, ...]
-    """The steps to capture, the largest first; none without a graph runner."""
+    """The steps of the target to capture, the largest first; none without a graph runner."""
+    drafts: tuple[tuple[PublishingRunner, AttentionSpec], ...] = ()
+    """The runners that an algorithm made, and what the backend of each serves."""
 
     def statics_of(self, plugin: str) -> Statics:
         """Static buffers for one more plugin."""
@@ -95,7 +99,7 @@ def wire(config: EngineConfig, device: Device, *, runs: bool = True) -> Wired:
         statics={name: statics},
         scope=read_scope(choices.backend.name, backend),
         engine_scope=EngineScope(),
-        buckets=_buckets(config, choices, limits, backend),
+        buckets=buckets_of(config, choices, limits, backend),
     )
     refuse_what_cannot_be_captured(config, wired)
     if choices.graph_runner is not None and not wired.buckets:
@@ -145,12 +149,19 @@ def _make_backend(
     return backend
 
 
-def _buckets(
-    config: EngineConfig, choices: Choices, limits: Limits, backend: AttentionBackend
+def buckets_of(
+    config: EngineConfig,
+    choices: Choices,
+    limits: Limits,
+    backend: AttentionBackend,
+    *,
+    draft: bool = False,
 ) -> tuple[Bucket, ...]:
+    """What will be captured of the steps that `backend` serves. draft: those of a draft model."""
     if choices.graph_runner is None:
         return ()
     modes, device = choices.graph_runner.cls.modes, choices.spec.device
     who = f"backend:{choices.backend.name}"
     with blame(who, "graph_key"):
-        return plan_buckets(config, limits, modes, backend.graph_key, device, who=who)
+        key = backend.graph_key
+        return plan_buckets(config, limits, modes, key, device, who=who, draft=draft)

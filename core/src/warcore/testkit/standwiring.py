@@ -73,19 +73,19 @@ def build_captures(stand: Stand, role: str, cls: type[GraphRunner] | None, optio
         stand.recorders.append(named(context))
         return stand.recorders[-1]
 
-    buckets = tuple(sorted(_buckets(stand, role, named), key=lambda bucket: -bucket.tokens))
+    runner = stand.runners[role]
+    buckets = sorted(_buckets(stand, role, named), key=lambda bucket: -bucket.tokens)
     if buckets:
-        chosen = Chosen(named.__name__, built, NoOptions() if options is None else options)
+        runner.buckets = tuple(buckets)
         build_graph_runner(
-            chosen,
-            stand.runners[role],
-            buckets,
+            Chosen(named.__name__, built, NoOptions() if options is None else options),
+            runner,
             device=stand.device,
             forward=stand.forward,
             spec=stand.spec,
             statics=Statics(stand.device, stand.forward),
         )
-        capture(stand.runners[role], buckets, stand.forward)
+        capture([runner], stand.forward)
 
 
 def _buckets(stand: Stand, role: str, cls: type[GraphRunner]) -> Iterator[Bucket]:

@@ -112,7 +112,7 @@ def _reads_after_prefills(subject: Subject, way: Way) -> tuple[bool, set[str]]:
             lambda access: reads.append(access) if inside else None,
         )
         with Wrapping() as wrapping, insides.device.watched_by(seen):
-            wrapping.wrap(insides.drafting, "extend", partial(_within, inside))
+            wrapping.wrap(insides.drafting, "after_prefill", partial(_within, inside))
             load.serve(engine)
         reasons = {each["reason"] for each in engine.stats()["fences"]}
     if seen.addresses_taken or seen.missing:
