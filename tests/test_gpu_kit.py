@@ -121,8 +121,9 @@ def test_a_marker_is_neither_early_nor_late(gate, kind):
 def test_a_marker_would_be_found_early_and_late(gate):
     stand, batch = stood(plain(IN), GraphKind.UNBROKEN)
     with stand:
-        around = SimpleNamespace(before=stand.tables.around.after, after=stand.tables.around.before)
-        crossed = SimpleNamespace(run=stand.run, around=around)
+        around = stand.tables.around
+        tables = SimpleNamespace(around=SimpleNamespace(before=around.after, after=around.before))
+        crossed = SimpleNamespace(run=stand.run, tables=tables)
         assert position_of_marker(crossed, batch) == Position(early=True, late=True)
 
 

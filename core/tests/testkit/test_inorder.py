@@ -107,6 +107,7 @@ class Launch:
         self.around = SimpleNamespace(
             before=Gate(device, 5.0), after=Gate(device, 5.0), open=self._open
         )
+        self.tables = SimpleNamespace(around=self.around)
         self.device, self.schedule = device, device.stream("schedule")
         self.order = order
         self.done = threading.Event()
