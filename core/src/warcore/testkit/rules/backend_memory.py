@@ -120,7 +120,7 @@ def could_be_earlier(subject: Subject) -> None:
                         still.add(cell.mode)
         if not late:
             raise NotApplicable("every end that it declares is the earliest")
-        for mode in late.keys() - still:
+        for mode in (each for each in late if each not in still):
             earlier = "PRE_REPLAY" if late[mode] is SharedReadEnds.IN_REPLAY else "IN_REPLAY"
             what = f"nothing is read later than {earlier} in any {mode.value} step"
             claim = f"{late[mode].name} for {mode.value} steps"
