@@ -203,7 +203,7 @@ def test_the_trees_of_the_kit_are_no_chains():
 
 def test_pages_of_any_size_are_served():
     with Stand(Right, Shape(page_size=12), GraphKind.NONE) as stand:
-        assert stand.table.shape[1] == 72
+        assert stand.tables.table.shape[1] == 72
         batch = stand.batch(ForwardMode.EXTEND, [1, 2], (0, 0), (13, 25))
         compare(stand, batch, stand.run(batch)[0], "")
 

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
     from warcore.testkit.access import Access
     from warcore.testkit.cell import Cell
-    from warcore.testkit.guard import Fault, Window
+    from warcore.testkit.fault import Fault
     from warcore.testkit.stand import Stand
     from warcore.testkit.subject import Subject
+    from warcore.testkit.window import Window
 
 
 BASELINES = 3
@@ -114,7 +115,7 @@ def _named(stand: Stand, batch: ForwardBatch) -> Access | None:
         if ended:
             late.append(access)
 
-    watched(stand, batch, Attribution(stand.shared, tell), ended)
+    watched(stand, batch, Attribution(stand.tables.named, tell), ended)
     return late[0] if late else None
 
 
@@ -127,10 +128,10 @@ def watched(stand: Stand, batch: ForwardBatch, attribution: Attribution, ended: 
 def _told(stand: Stand, fault: Fault) -> str:
     touched = "written" if fault.kind == "write" else "read"
     by = fault.code or "native code"
-    entry = fault.offset // stand.table.element_size()
+    entry = fault.offset // stand.tables.table.element_size()
     if fault.buffer != "req_to_token":
         return f"{fault.buffer} was {touched} later, near slot {entry}, by {by}"
-    row, position = divmod(entry, stand.table.shape[1])
+    row, position = divmod(entry, stand.tables.table.shape[1])
     return f"{fault.buffer} was {touched} later, near row {row}, position {position}, by {by}"
 
 
@@ -147,10 +148,10 @@ def changed_by(stand: Stand, batch: ForwardBatch) -> str | None:
         if not torch.equal(quiet, output):
             return name
     # Where the host cannot come between a replay's marker and the rest, the table stands for both.
-    if stand.map is None or stand.one_launch:
+    if stand.tables.map is None or stand.one_launch:
         return None
     for name, slots in _map_patterns(stand).items():
-        output, _ = stand.run(batch, partial(stand.write_map, slots))
+        output, _ = stand.run(batch, partial(stand.tables.write_map, slots))
         if not torch.equal(quiet, output):
             return name
     return None
@@ -158,17 +159,17 @@ def changed_by(stand: Stand, batch: ForwardBatch) -> str | None:
 
 def _map_patterns(stand: Stand) -> dict[str, torch.Tensor]:
     """Maps to overwrite with: other valid slots, and the padding slot."""
-    assert stand.map is not None
+    assert stand.tables.map is not None
     size = stand.shape.page_size
     return {
-        "the map's pages in another order": stand.map.roll(size),
-        "a map to the padding slot": torch.zeros_like(stand.map),
+        "the map's pages in another order": stand.tables.map.roll(size),
+        "a map to the padding slot": torch.zeros_like(stand.tables.map),
     }
 
 
 def _patterns(stand: Stand) -> dict[str, torch.Tensor]:
     """Tables to overwrite with: other valid slots, the padding slot, and the last one."""
-    slots = stand.slots
+    slots = stand.tables.slots
     return {
         "the rows in another order": slots.flip(0).roll(1, 0),
         "the padding slot everywhere": torch.zeros_like(slots),

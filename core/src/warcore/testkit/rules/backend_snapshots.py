@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from warcore.contract import SharedReadEnds
 from warcore.fence import FenceReason
 from warcore.testkit.check import check
-from warcore.testkit.definitions import definition, line_of
+from warcore.testkit.definitions import definition, judged
 from warcore.testkit.guard import PageGuard, supported
 from warcore.testkit.late import changed_by, late_access
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
@@ -83,20 +83,15 @@ def snapshot_may_be_missing(subject: Subject) -> None:
     _applies(subject)
     for stand in prefill_stands(subject, unasked(subject.cls)):
         for cell, batch in prefills(subject, stand):
-            output = _run(subject, stand, batch, cell, "without its hook ")
-            if cell:
-                compare(stand, batch, output, cell, "without its hook ")
+            _run(subject, stand, batch, cell, "without its hook ")
 
 
-def _run(subject: Subject, stand: Stand, batch: ForwardBatch, cell: str, when: str) -> Any:
-    try:
-        return stand.run(batch)[0]
-    except Exception as error:
-        where = line_of(error, subject.cls)
-        if not where:
-            raise
-        what = f"{when}it raised {type(error).__name__}: {error}"
-        raise Refuted(Failure("right prefills", what, where, cell=cell)) from error
+def _run(subject: Subject, stand: Stand, batch: ForwardBatch, cell: str, when: str) -> None:
+    """Refuted unless the prefill runs and, if it is of a cell, its output is right."""
+    with judged(subject.cls, "right prefills", cell, when):
+        output, _ = stand.run(batch)
+    if cell:
+        compare(stand, batch, output, cell, when)
 
 
 @check("backend", needs=("backend.votes",), after=("backend.snapshot_may_be_missing",))
@@ -152,9 +147,7 @@ def _broken(
         when = "in the step after one whose hook raised "
         if allowed is not None:
             when = "after its hook raised "
-        output = _run(subject, stand, batch, cell, when)
-        if cell:
-            compare(stand, batch, output, cell, when)
+        _run(subject, stand, batch, cell, when)
     breaking.allowed, breaking.at_end = None, False
 
 
