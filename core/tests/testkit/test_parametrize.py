@@ -34,7 +34,7 @@ def test_each_check_is_an_item_called_as_it(items):
 def test_a_failure_raises_with_the_whole_report(items):
     with pytest.raises(AssertionError, match=r"declared   decode: PRE_REPLAY\n") as error:
         items(make(fake_rules.refuted))["backend.refuted"]()
-    assert "7 more cells" in str(error.value)
+    assert "7 more of the kind" in str(error.value)
 
 
 def test_what_does_not_apply_is_skipped_with_the_reason(items):

@@ -23,6 +23,19 @@ class Outcome(enum.Enum):
 
 
 @attrs.frozen
+class Elsewhere:
+    """One more line at which the rule of a failed check is broken."""
+
+    declared: str
+    """As of a Failure, in the first of its cells."""
+    observed: str
+    where: str
+    seen_by: tuple[str, ...]
+    cells: tuple[str, ...]
+    """Every cell that fails at this line."""
+
+
+@attrs.frozen
 class Failure:
     """Why a check failed, for whoever has to mend it."""
 
@@ -37,7 +50,11 @@ class Failure:
     cell: str = ""
     """The cell of the grid in which it was seen first; the check can be repeated on it alone."""
     more: int = 0
-    """How many more cells fail at the same line."""
+    """How many more cells fail at the same line; without `cells`, how many more of the kind."""
+    cells: tuple[str, ...] = ()
+    """Every cell that fails at this line; empty where the check ends with the first."""
+    elsewhere: tuple[Elsewhere, ...] = ()
+    """The other lines at which cells fail, by their first cell."""
 
 
 class Refuted(Exception):

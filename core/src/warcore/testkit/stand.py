@@ -87,7 +87,7 @@ class Stand:
         self._options = NoOptions() if options is None else options
         self._schedule = self.device.stream("schedule")
         self._forward = self.device.stream("forward")
-        self.model = Attending(shape, ROWS, self.device.torch_device)
+        self.model = Attending(shape, ROWS, self.device.torch_device, self.device.phase)
         windows = [window for window in shape.windows if window is not None]
         mapped = bool(windows) and cls.window_pool
         self._shared = SharedBuffers(

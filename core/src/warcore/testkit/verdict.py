@@ -11,7 +11,14 @@ import attrs
 
 from warcore.errors import PluginError, WiringError
 from warcore.testkit.access import Place
-from warcore.testkit.outcome import Failure, NotApplicable, Outcome, Refuted, Unproven
+from warcore.testkit.outcome import (
+    Elsewhere,
+    Failure,
+    NotApplicable,
+    Outcome,
+    Refuted,
+    Unproven,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,8 +54,14 @@ class Verdict:
         """Undo `plain`."""
         failure = told["failure"]
         if failure is not None:
-            failure = Failure(**{**failure, "seen_by": tuple(failure["seen_by"])})
+            others = tuple(Elsewhere(**_tuples(each)) for each in failure["elsewhere"])
+            failure = Failure(**{**_tuples(failure), "elsewhere": others})
         return cls(**{**told, "outcome": Outcome(told["outcome"]), "failure": failure})
+
+
+def _tuples(told: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists only."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
 
 
 def judge(
