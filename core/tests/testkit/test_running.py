@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import attrs
@@ -17,7 +18,9 @@ from warcore.records import PluginRecord
 from warcore.testkit import selection
 from warcore.testkit.aftermath import TIMEOUT_VARIABLE
 from warcore.testkit.isolation import Isolation, time_limit
+from warcore.testkit.mishaps import ADVICE
 from warcore.testkit.outcome import NotApplicable, Outcome
+from warcore.testkit.report import told
 from warcore.testkit.running import run_checks
 from warcore.testkit.subject import Subject
 
@@ -110,6 +113,16 @@ def test_what_a_check_needs_decides_whether_it_says_anything(run, need, outcome)
     assert results.results[1].outcome is outcome
 
 
+def test_what_is_blocked_says_the_cause_that_blocks_it_however_long_the_chain(run):
+    names = ["refuted", *"abcde"]
+    chain = [
+        make(fake_rules.passes, name=name, needs=(f"backend.{before}",))
+        for before, name in pairwise(names)
+    ]
+    results = run(hostile.Good, make(fake_rules.refuted), *chain)
+    assert {result.why for result in results.results[1:]} == {"backend.refuted: failed, a read"}
+
+
 def test_an_exception_out_of_the_plugin_is_its_failure_at_its_line(run):
     (result,) = run(hostile.Raising, make(fake_rules.acts)).results
     assert result.outcome is Outcome.FAILED
@@ -126,6 +139,30 @@ def test_an_exception_of_the_check_itself_is_the_kits_and_no_verdict(run):
 
 
 # ---- what a plugin can do to the process ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cls", "mishap"),
+    [
+        (hostile.Raising, "raised"),
+        (hostile.Exiting, "raised"),
+        (hostile.Hanging, "hung"),
+        (hostile.Crashing, "ended the process"),
+        (hostile.Leaving, "ended the process"),
+    ],
+)
+def test_what_befell_a_check_is_told_with_its_own_advice_and_not_the_checks(
+    run, monkeypatch, cls, mishap
+):
+    if mishap == "hung":
+        monkeypatch.setenv(TIMEOUT_VARIABLE, "0.5")
+    results = run(cls, make(fake_rules.acts))
+    (result,) = results.results
+    said = dict(told(result, results.subject))
+    assert result.failure.mishap == mishap
+    assert (said["so what"], said["mend it"]) == attrs.astuple(ADVICE[mishap])
+    assert said["just this"].endswith("-k backend.acts")
+    assert said["at"] or cls is hostile.Leaving
 
 
 @pytest.mark.parametrize(
@@ -211,8 +248,13 @@ def written(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "observed", "line"),
     [
-        ("1 / 0", "importing it raised ZeroDivisionError: division by zero", ""),
+        (
+            "1 / 0",
+            "importing it raised ZeroDivisionError: division by zero",
+            "x_broken.py:1: 1 / 0",
+        ),
         ("B = 3", "it is a int, not a class", ""),
+        ("def B(:\n    pass\n", "importing it raised SyntaxError: invalid syntax (", "1: def B(:"),
         (
             "import os; os._exit(3)",
             "while it was loaded, it ended the process with exit code 3",

@@ -110,12 +110,13 @@ def _is_named(result: Result, mode: str) -> bool:
 def _seen(result: Result, mode: str, graphs: list[str]) -> str | None:
     """Who saw it in such a step, and in which one; None if nobody did.
 
-    A failure without a cell is about every step.
+    A failure without a cell is about every step; a mishap says nothing about any.
     """
     failure = result.failure
-    if failure is None or not failure.cell:
-        seen_by = () if failure is None else failure.seen_by
-        return _by(result, seen_by)
+    if failure is None or failure.mishap:
+        return None
+    if not failure.cell:
+        return _by(result, failure.seen_by)
     lines = [(failure.seen_by, (failure.cell, *failure.cells))]
     lines += [(each.seen_by, each.cells) for each in failure.elsewhere]
     for seen_by, cells in lines:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 import attrs
+
+if TYPE_CHECKING:
+    from warcore.testkit.mishaps import Mishap
 
 
 class Outcome(enum.Enum):
@@ -55,6 +59,8 @@ class Failure:
     """Every cell that fails at this line; empty where the check ends with the first."""
     elsewhere: tuple[Elsewhere, ...] = ()
     """The other lines at which cells fail, by their first cell."""
+    mishap: Mishap = ""
+    """What befell the check, if it has not seen its rule broken: then that is the failure."""
 
 
 class Refuted(Exception):

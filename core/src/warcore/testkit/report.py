@@ -10,6 +10,7 @@ import attrs
 from warcore import __version__
 from warcore.testkit.coverage import detectors, not_covered
 from warcore.testkit.declaration import declarations
+from warcore.testkit.mishaps import ADVICE
 from warcore.testkit.outcome import Outcome
 from warcore.testkit.results import CONFORMANT, NO_VERDICT
 
@@ -36,8 +37,10 @@ def told(result: Result, subject: Subject) -> Iterator[tuple[str, str]]:
         yield "observed", failure.observed
         yield "at", failure.where
         yield "seen by", ", ".join(failure.seen_by)
-        yield "so what", check.incident
-        yield "mend it", check.mend
+        advice = ADVICE.get(failure.mishap)
+        if not result.stale:
+            yield "so what", check.incident if advice is None else advice.so_what
+            yield "mend it", check.mend if advice is None else advice.mend
     yield "just this", command(result, subject)
     if failure is not None:
         yield "and", _more(failure)

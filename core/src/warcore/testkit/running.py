@@ -133,7 +133,8 @@ class Run:
                 optional = then is not Outcome.BLOCKED and each.check.name in check.after
                 # One without the cell that was asked for says nothing against this one.
                 if each.outcome is outcome and not optional and each.cells != 0:
-                    return Result(check, then, _because(each))
+                    root = each.after or each
+                    return Result(check, then, _because(root), after=root)
         return None
 
     def _found(self, check: Check) -> Result:
@@ -168,7 +169,7 @@ class Run:
 
 
 def _because(need: Result) -> str:
-    """What became of a check that another one needs, and why, in a line."""
+    """What became of a check that other ones stand on, and why, in a line."""
     why = need.why if need.failure is None else need.failure.observed
     first = next(iter(why.splitlines()), "")
     return f"{need.check}: {need.outcome.value}{f', {first}' if first else ''}"
