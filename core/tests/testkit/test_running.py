@@ -210,6 +210,12 @@ def test_interpreted_kernels_have_more_time(monkeypatch):
     assert time_limit(thorough=False) == time_limit(thorough=True) == 600
 
 
+def test_a_time_limit_that_is_none_is_refused_with_what_to_type(monkeypatch):
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "x")
+    with pytest.raises(ConfigError, match=f"Next: {TIMEOUT_VARIABLE}=120"):
+        time_limit(thorough=False)
+
+
 def test_what_a_plugin_prints_is_kept_and_not_shown(run, capfd):
     (result,) = run(hostile.Loud, make(fake_rules.acts)).results
     assert result.output == "loud in Python\nloud in a child\nloud on stderr\n"
@@ -373,9 +379,13 @@ def test_a_kind_without_checks_is_told_as_such(rules):
     [
         ({"backend.refutd": "x"}, "no check 'backend.refutd'; did you mean backend.refuted"),
         ({"backend.passes": "x"}, "backend.passes is a MUST"),
+        ({"backend.refuted": " "}, "backend.refuted is a known failure without a reason"),
+        ({"backend.refuted": None}, "backend.refuted is a known failure without a reason"),
     ],
 )
-def test_a_known_failure_of_no_check_or_of_a_must_is_an_error(rules, known, message):
+def test_a_known_failure_of_no_check_or_of_a_must_or_without_a_reason_is_an_error(
+    rules, known, message
+):
     rules(make(fake_rules.refuted, level="SHOULD"), make(fake_rules.passes))
     with pytest.raises(ConfigError, match=message):
         run_checks(subject_of(), known_failures=known)
@@ -394,8 +404,28 @@ def test_a_known_failure_that_passes_is_an_error(rules, isolation):
     known = {"backend.passes": "later"}
     results = run_checks(subject_of(), known_failures=known, isolation=isolation)
     assert outcomes(results) == [Outcome.FAILED, Outcome.PASSED]
-    assert "strike it out" in results.results[0].failure.observed
+    said = dict(told(results.results[0], results.subject))
+    assert said["observed"] == "it passes: strike it out of known_failures"
+    assert not {"so what", "mend it"} & {*said}
     assert results.code == 1
+
+
+@pytest.mark.parametrize(
+    ("need", "outcome"),
+    [
+        (fake_rules.refuted, Outcome.BLOCKED),
+        (fake_rules.blind, Outcome.UNPROVEN),
+        (fake_rules.absent, Outcome.NOT_APPLICABLE),
+    ],
+)
+def test_a_known_failure_is_about_a_check_that_was_run(rules, isolation, need, outcome):
+    rules(
+        make(need, name="first"),
+        make(fake_rules.refuted, name="it", level="SHOULD", needs=("backend.first",)),
+    )
+    results = run_checks(subject_of(), known_failures={"backend.it": "later"}, isolation=isolation)
+    assert results.results[1].outcome is outcome
+    assert "later" not in results.results[1].why
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
     Path(task["folder"], "homes").write_text(json.dumps(homes_of(cls)), encoding="utf-8")
     # Our own parent wrote this.
     options = pickle.loads(base64.b64decode(task["options"]))  # noqa: S301
-    facts = {key: task[key] for key in ("device", "cells", "thorough", "reference")}
+    facts = {key: task[key] for key in ("device", "cells", "thorough", "reference", "dry")}
     verdict = judge(function, task["rule"], Subject(record, cls, options=options, **facts))
     return {"loaded": True, "verdict": verdict.plain()}
 
@@ -253,4 +253,5 @@ def facts(subject: Subject) -> dict[str, Any]:
         "cells": subject.cells,
         "thorough": subject.thorough,
         "reference": subject.reference,
+        "dry": subject.dry,
     }

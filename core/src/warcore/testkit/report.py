@@ -10,6 +10,7 @@ import attrs
 from warcore import __version__
 from warcore.testkit.coverage import detectors, not_covered
 from warcore.testkit.declaration import declarations
+from warcore.testkit.lastreport import NOT_CONFORMANT
 from warcore.testkit.mishaps import ADVICE
 from warcore.testkit.outcome import Outcome
 from warcore.testkit.results import CONFORMANT, NO_VERDICT
@@ -113,7 +114,7 @@ def verdict(results: Results) -> str:
     """What it comes to, in a word."""
     if results.code == CONFORMANT:
         return "conformant"
-    return "could not run" if results.code == NO_VERDICT else "not conformant"
+    return "could not run" if results.code == NO_VERDICT else NOT_CONFORMANT
 
 
 def document(results: Results) -> dict[str, Any]:
