@@ -17,7 +17,6 @@ from warcore.testkit.elements import element, region
 from warcore.testkit.guard import PageGuard, supported
 from warcore.testkit.naming import Extent, Naming
 from warcore.testkit.outcome import Failure, Unproven
-from warcore.testkit.several import Several
 from warcore.testkit.walk import cells_of, declared, stands
 
 if TYPE_CHECKING:
@@ -143,21 +142,17 @@ def _named(stand: Stand, batch: ForwardBatch, window: Window) -> list[Access]:
         if window.closed:
             naming.told(access, since())
 
-    seen = Attribution(stand.shared, tell)
     try:
-        watched(stand, batch, Several(guard.whereabouts, seen), window.close)
+        watched(stand, batch, Attribution(stand.shared, tell), window.close)
         return naming.finish(since())
     finally:
         window.open()
 
 
 def watched(stand: Stand, batch: ForwardBatch, watcher: Observer, end: End | None = None) -> None:
-    """Run a step that `watcher` hears of; `end` is called at the declared end."""
-    before, stand.watcher = stand.watcher, watcher
-    try:
+    """Run a step that `watcher` hears of too; `end` is called at the declared end."""
+    with stand.watched_by(watcher):
         stand.run(batch, end)
-    finally:
-        stand.watcher = before
 
 
 def told(stand: Stand, access: Access, read: str, written: str, code: str = "") -> str:
