@@ -16,6 +16,7 @@ from warcore.fence import FenceReason
 from warcore.testkit.attribution import Attribution
 from warcore.testkit.definitions import line_of
 from warcore.testkit.draftlog import DraftLog
+from warcore.testkit.elements import region
 from warcore.testkit.insides import Insides
 from warcore.testkit.late import page_guard
 from warcore.testkit.outcome import Failure
@@ -155,12 +156,14 @@ def told(load: Load, which: Which, late: Late) -> Failure | None:
         return None
     fault, seen_by = late.faults[0], ["guard"]
     phase = f" in phase {fault.phase}" if fault.phase else ""
-    what = f"{fault.buffer} was touched after the step's event{phase}, by {_code(fault)}"
-    where = ""
-    access = _named(load, which)
-    if access is not None:
+    by = fault.code or "native code"
+    elements, where = fault.buffer, ""
+    named = _named(load, which)
+    if named is not None:
         seen_by.append("attribution")
-        what, where = f"{what}: {access.operation}", str(access.place or "")
+        access, elements = named
+        by, where = f"{by}: {access.operation}", str(access.place or "")
+    what = f"{elements} was touched after the step's event{phase}, by {by}"
     changed = _changed(load, which)
     if changed:
         seen_by.append("poison")
@@ -168,12 +171,8 @@ def told(load: Load, which: Which, late: Late) -> Failure | None:
     return Failure("", what, where, tuple(seen_by))
 
 
-def _code(fault: Fault) -> str:
-    return fault.code or "native code"
-
-
-def _named(load: Load, which: Which) -> Access | None:
-    """The first touch after an event, by operation and line."""
+def _named(load: Load, which: Which) -> tuple[Access, str] | None:
+    """The first touch after an event, by operation and line, and which elements it was of."""
     late: list[Access] = []
     ended: list[bool] = []
     workload = load(DraftLog())
@@ -184,13 +183,16 @@ def _named(load: Load, which: Which) -> Access | None:
 
     with quiet_torch(), workload.engine() as engine:
         insides = Insides(engine)
-        seen = Attribution({"req_to_token": insides.shared.tables.req_to_token}, tell)
+        table = insides.shared.tables.req_to_token
+        seen = Attribution({"req_to_token": table}, tell)
         with (
             insides.device.watched_by(seen),
             at_ends(engine, which, lambda: ended.append(True), ended.clear),
         ):
             workload.serve(engine)
-    return late[0] if late else None
+    if not late:
+        return None
+    return late[0], region("req_to_token", table, late[0].start, late[0].stop)
 
 
 def _changed(load: Load, which: Which) -> str:

@@ -73,7 +73,7 @@ class Stand:
         self.graph = graph
         self.schedule = self.device.stream("schedule")
         self.forward = self.device.stream("forward")
-        self.model = Attending(shape, ROWS, self.device.torch_device)
+        self.model = Attending(shape, ROWS, self.device.torch_device, self.device.phase)
         self.tables = Tables(
             self.device, self.schedule, shape, mapped=any(shape.windows) and cls.window_pool
         )

@@ -11,7 +11,7 @@ from warcore.device import Observer
 from warcore.testkit.attribution import Attribution
 from warcore.testkit.check import check
 from warcore.testkit.definitions import definition
-from warcore.testkit.late import page_guard, watched
+from warcore.testkit.late import page_guard, told, unnamed, watched
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.snapshots import has_snapshot
 from warcore.testkit.walk import cells_of, stands
@@ -50,14 +50,13 @@ def never_writes(subject: Subject) -> None:
 def _written(stand: Stand, batch: ForwardBatch, fault: Fault, cell: str) -> Failure:
     """The step once more under attribution, which names operation and line."""
     attribution = Attribution(stand.tables.named)
-    watched(stand, batch, attribution, [])
-    what = f"{fault.buffer} was written by {fault.code or 'native code'}"
+    watched(stand, batch, attribution)
     for access in attribution.accesses:
         if access.kind == "write":
-            phase = f" in phase {access.phase}" if access.phase else ""
-            what = f"{what}: {access.operation}{phase}"
+            what = told(stand, access, "read", "written", fault.code)
             seen_by, where = ("guard", "attribution"), str(access.place or "")
             return Failure("tables that are only read", what, where, seen_by, cell)
+    what = told(stand, unnamed(fault), "read", "written")
     return Failure("tables that are only read", what, "", ("guard",), cell)
 
 

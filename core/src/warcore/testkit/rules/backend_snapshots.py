@@ -11,6 +11,7 @@ from warcore.testkit.check import check
 from warcore.testkit.definitions import definition, judged
 from warcore.testkit.guard import PageGuard, supported
 from warcore.testkit.late import changed_by, late_access
+from warcore.testkit.lines import by_line
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.owing import compare
 from warcore.testkit.snapshots import (
@@ -166,6 +167,7 @@ def snapshot_is_true(subject: Subject) -> None:
     if supported() is not None:
         _overwritten(subject, cls, asked)
         return
+    found: list[Failure] = []
     with PageGuard() as guard:
         for stand in prefill_stands(subject, cls, guard):
             window = guard.window("forward")
@@ -173,9 +175,10 @@ def snapshot_is_true(subject: Subject) -> None:
                 asked.told.clear()
                 stand.run(batch)
                 claim = _claim(asked)
-                late = late_access(stand, batch, window, claim, cell) if cell and claim else None
-                if late is not None:
-                    raise Refuted(late)
+                if cell and claim:
+                    found += late_access(stand, batch, window, claim, cell)
+    if found:
+        raise Refuted(by_line(found))
     _overwritten(subject, cls, asked)
 
 
