@@ -106,7 +106,7 @@ def _statics(insides: Insides) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for number, (plugin, statics) in enumerate(insides.statics.items()):
         whose = f" of {plugin}" if number else ""
-        found |= {f"static {name!r}{whose}": tensor for name, tensor in statics.named.items()}
+        found |= {f"static '{name}{whose}'": tensor for name, tensor in statics.named.items()}
     return found
 
 
