@@ -15,7 +15,6 @@ from warcore.contract import ForwardMode, GraphKind
 from warcore.device import EventRing, open_device
 from warcore.errors import blame
 from warcore.hooks import read_scope
-from warcore.options import NoOptions
 from warcore.runner import ModelRunner
 from warcore.scope import EngineScope
 from warcore.shared import SharedBuffers
@@ -70,7 +69,9 @@ class Stand:
         self._graph_runner = runner or (
             Recording if graph is GraphKind.UNBROKEN else RecordingSegments
         )
-        self._runner_options = NoOptions() if runner_options is None else runner_options
+        self._runner_options = (
+            self._graph_runner.Options() if runner_options is None else runner_options
+        )
         if guard is not None and device != "host":
             raise Unproven(f"the page guard needs the host device, and this is {device}")
         self.device = open_device(device, "inline")
@@ -84,7 +85,7 @@ class Stand:
         self.shape = shape
         self.graph = graph
         self._fence: EndingFence | None = None
-        self._options = NoOptions() if options is None else options
+        self._options = cls.Options() if options is None else options
         self._schedule = self.device.stream("schedule")
         self._forward = self.device.stream("forward")
         self.model = Attending(shape, ROWS, self.device.torch_device)
