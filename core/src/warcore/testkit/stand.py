@@ -77,6 +77,8 @@ class Stand:
         self.device = open_device(device, "inline")
         self.recorders: list[GraphRunner] = []
         """The graph runners that were built."""
+        # Everywhere, as CUDA has to: what a first run leaves behind is no part of the graph.
+        self.device.warms_up = True  # type: ignore[misc]
         if guard is not None:
             self.device.memory = guard.allocate  # type: ignore[attr-defined]
         self.watcher: Observer | None = None if guard is None else guard.whereabouts
