@@ -126,11 +126,14 @@ class DeepseekV4(AttentionBackend):
 
     def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
         """The modes that are declared so: the last shared read."""
-        table = self._lookup
-        if isinstance(table, Table):
-            table.forget()
-            if batch.mode not in PREFILL:
-                table.read()
+        lookup = self._lookup
+        if lookup is not None:
+            lookup.forget()
+        # NOTE: only these. A first layer's lookup may be here too, from before a capture, and what
+        # a graph writes to has to outlive the step.
+        if self.shared_read_ends(batch.mode) is SharedReadEnds.IN_REPLAY:
+            assert isinstance(lookup, Table)
+            lookup.read()
 
     def forward(
         self,
