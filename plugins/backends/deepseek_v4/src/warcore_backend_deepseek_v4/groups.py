@@ -32,9 +32,9 @@ class Tokens(Table):
         return first + self.source.columns[:width]
 
     def owned(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Beyond the token itself: the token."""
-        at = torch.minimum(self.looked_at(), self.batch.positions[:, None])
-        return self.batch.rows[self.batch.q_row], at
+        """Behind the last token: the last token."""
+        q_row = self.batch.q_row
+        return self.batch.rows[q_row], torch.minimum(self.looked_at(), self.last()[q_row])
 
     def attend(self, q: torch.Tensor, cache: KeysAndValues, layer: Layer) -> torch.Tensor:
         """One query row a group."""

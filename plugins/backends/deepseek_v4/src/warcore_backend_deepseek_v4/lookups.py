@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-import torch
+from torch.nn.functional import pad
+
+from warcore import ForwardMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+
+    import torch
 
     from warcore import ForwardBatch, Layer
     from warcore_backend_deepseek_v4.attention import KeysAndValues
     from warcore_backend_deepseek_v4.source import Source
 
     Memory = Callable[..., torch.Tensor]
+
+DRAFTED: Final = frozenset({ForwardMode.TARGET_VERIFY, ForwardMode.DRAFT_EXTEND})
+"""Steps whose last tokens may have no slot."""
 
 
 class Lookup(ABC):
@@ -86,7 +93,7 @@ class Table(Lookup):
         """
         batch, source = self.batch, self.source
         if self.full is not None:
-            at = torch.minimum(source.columns[: self.length], self.last())
+            at = source.columns[: self.length].minimum(self.last())
             self.full.copy_(source.slots(batch.rows[: self.rows], at))
         if self.windowed is not None:
             self.windowed.copy_(source.window_slots(*self.owned()))
@@ -101,11 +108,20 @@ class Table(Lookup):
 
     # ---- of each request, [rows, 1] ------------------------------------------------------------
 
-    def last(self) -> torch.Tensor:
-        """The last position; 0 for padding that has none."""
-        return (self.batch.seq_lens[: self.rows, None] - 1).clamp(min=0)
-
     def settled(self) -> torch.Tensor:
         """Tokens before this step."""
         starts = self.batch.q_start[: self.rows + 1]
         return (self.batch.seq_lens[: self.rows] - (starts[1:] - starts[:-1]))[:, None]
+
+    def last(self) -> torch.Tensor:
+        """The last position with a slot of the request's own; 0 for padding that has none.
+
+        NOTE: drafts may reach beyond a request's pages. They have slot 0 there, and the row of the
+        table names a page that is somebody else's, or nobody's.
+        """
+        batch = self.batch
+        lens = batch.seq_lens[: self.rows, None]
+        if batch.mode in DRAFTED:
+            own = pad((batch.out_slots > 0).cumsum(0), (1, 0))[batch.q_start[: self.rows + 1]]
+            lens = self.settled() + (own[1:] - own[:-1])[:, None]
+        return (lens - 1).clamp(min=0)
