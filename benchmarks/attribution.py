@@ -68,7 +68,7 @@ def submissions(table: torch.Tensor, count: int, rounds: int) -> list[dict[str, 
             for _ in range(100):
                 torch.add(table, 1, out=out)
 
-        with attribution.watching(device):
+        with device.watched_by(attribution):
             stream.submit(graph.capture, step).result()
         for name, work, calls in (
             ("a submission", lambda: None, 1),
@@ -77,7 +77,7 @@ def submissions(table: torch.Tensor, count: int, rounds: int) -> list[dict[str, 
             row: dict[str, object] = {"operation": name}
             for head, mode in (
                 ("off", nullcontext),
-                ("watched", lambda: attribution.watching(device)),
+                ("watched", lambda: device.watched_by(attribution)),
             ):
                 one = per_call(
                     lambda work=work: stream.submit(work).result(), count // calls, mode, rounds

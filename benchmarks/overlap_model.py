@@ -56,6 +56,7 @@ from host_step import Null, NullBackend, NullTokenizer
 
 from warcore import EngineConfig, SamplingParams, SharedReadEnds
 from warcore.assembly import assemble
+from warcore.device import Observer
 from warcore.device.virtual import VirtualDevice
 from warcore.request import Request
 
@@ -139,15 +140,15 @@ def simulated(costs: Costs, mode: str, *, sync: bool) -> float:
     )
     assembly = assemble(config, device=device)
     core = assembly.scheduler
-    device.observers = Charges(device, costs, sync=sync)
     for name, us in (("next_batch", costs.pre), ("collect", costs.results)):
         setattr(core, name, device.taking(us, getattr(core, name)))
     params = SamplingParams(max_new_tokens=steps, ignore_eos=True)
     core.add(
         Request.new(0, None, [1], params, tokenizer=NullTokenizer(), max_context=2 * steps, seed=0)
     )
-    while core.has_work:
-        assembly.loop(core)
+    with device.watched_by(Charges(device, costs, sync=sync)):
+        while core.has_work:
+            assembly.loop(core)
     device.close()
     return (starts[SETTLING + COUNTED] - starts[SETTLING]) / COUNTED
 
@@ -170,7 +171,7 @@ class Timed(NullBackend):
         self.device.spend(self.costs.device - self.costs.reads)
 
 
-class Charges:
+class Charges(Observer):
     """The device's observer: charges the writes, and the host for what it does before a launch."""
 
     def __init__(self, device: VirtualDevice, costs: Costs, *, sync: bool) -> None:
@@ -190,12 +191,6 @@ class Charges:
         if repr(pending).startswith("SharedBuffers._write_pages"):
             self._device.spend(self._costs.writes)
             self._writes_end = self._device.time()
-
-    def finished(self, stream: Any, pending: Any) -> None: ...
-    def joined(self, pending: Any) -> None: ...
-    def recorded(self, stream: Any, ticket: Any) -> None: ...
-    def waited(self, stream: Any, ticket: Any) -> None: ...
-    def phase(self, stream: Any, name: str) -> None: ...
 
 
 def compared(costs: Costs) -> Iterator[dict[str, Any]]:

@@ -86,7 +86,7 @@ def serve(assembly: Assembly, requests: int, new_tokens: int) -> Measured:
     core, device = assembly.scheduler, assembly.device
     params = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
     for number, prompt in enumerate(token_ids(0, [PROMPT] * requests, 256)):
-        context, tokenizer = assembly.limits.max_context, assembly.model.tokenizer
+        context, tokenizer = assembly.wired.limits.max_context, assembly.model.tokenizer
         core.add(
             Request.new(
                 number, None, prompt, params, tokenizer=tokenizer, max_context=context, seed=number

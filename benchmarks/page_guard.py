@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import torch
 from measure import arguments, demo_gguf, parse, report, take_turns, token_ids
 
-import warcore.assembly
 from warcore import Engine, EngineConfig, SamplingParams
 from warcore.device.host import HostDevice
 from warcore.testkit.guard import PageGuard, supported
@@ -62,17 +61,8 @@ def windows(times: int) -> list[dict[str, object]]:
 
 
 def engine_of(device: HostDevice) -> Engine:
-    made = warcore.assembly.assemble
-
-    def assemble(config: EngineConfig, **more: object) -> warcore.assembly.Assembly:
-        return made(config, device=device, **more)  # type: ignore[arg-type]
-
-    warcore.assembly.assemble = assemble  # type: ignore[assignment]
-    try:
-        config = EngineConfig(model=str(demo_gguf()), device="host", graph_runner="none")
-        return Engine(config)
-    finally:
-        warcore.assembly.assemble = made
+    config = EngineConfig(model=str(demo_gguf()), device="host", graph_runner="none")
+    return Engine(config, device=device)
 
 
 def steps(new: int, rounds: int) -> list[dict[str, object]]:
@@ -81,7 +71,6 @@ def steps(new: int, rounds: int) -> list[dict[str, object]]:
     with PageGuard() as guard:
         devices = {"plain": HostDevice("inline"), "guarded": HostDevice("inline")}
         devices["guarded"].memory = guard.allocate
-        devices["guarded"].observers = guard.whereabouts
         engines = {name: engine_of(device) for name, device in devices.items()}
         window = guard.window("forward")
         run = engines["guarded"]._assembly.scheduler.launcher._step._target.recorded  # noqa: SLF001
@@ -92,13 +81,14 @@ def steps(new: int, rounds: int) -> list[dict[str, object]]:
                 return body(batch)  # type: ignore[arg-type]
 
         run.body = closed  # type: ignore[assignment, method-assign]
-        timings = take_turns(
-            {
-                name: lambda engine=engine: engine.generate(prompts, params, raw=True)  # type: ignore[misc]
-                for name, engine in engines.items()
-            },
-            rounds,
-        )
+        with devices["guarded"].watched_by(guard.whereabouts):
+            timings = take_turns(
+                {
+                    name: lambda engine=engine: engine.generate(prompts, params, raw=True)  # type: ignore[misc]
+                    for name, engine in engines.items()
+                },
+                rounds,
+            )
         for engine in engines.values():
             engine.close()
         assert not guard.faults, guard.faults[0]

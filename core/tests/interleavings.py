@@ -161,8 +161,7 @@ def races_by_rule(program, *, sweep=False):
 
 
 def races_on(device, detector, program):
-    """The racing pairs that `detector` finds while `device` runs the program."""
-    device.observers = detector
+    """The racing pairs that `detector`, who watches, finds while `device` runs the program."""
     streams, tickets = {}, {}
     for place, (actor, kind, what) in enumerate(program):
         act = None

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import attrs
 import torch
 from toys import CONTEXT, DIM, HEADS, INFO, Replaying, RowMajor, Toy
 
-import warcore.assembly
 from warcore import (
     AttentionSpec,
     Engine,
@@ -22,15 +19,18 @@ from warcore import (
     Output,
     SharedReadEnds,
 )
-from warcore.capturing import capture_all
+from warcore.capturing import build_graph_runner
+from warcore.capturing import capture as capture_buckets
 from warcore.device import EventRing
 from warcore.device.host import HostDevice
 from warcore.fence import ReadFence
 from warcore.hooks import read_scope
 from warcore.launch import Entry, Launch, StepInputs
-from warcore.runner import ModelRunner
+from warcore.options import Chosen
+from warcore.runner import PublishingRunner
 from warcore.sampling import SamplingBatch
 from warcore.scope import EngineScope
+from warcore.statics import Statics
 
 TABLES = json.loads(
     (Path(__file__).parents[2] / "tests/vectors/fence_tables.json").read_text(encoding="utf-8")
@@ -54,14 +54,9 @@ def _word(value):
 # ---- engines -------------------------------------------------------------------------------------
 
 
-def engine(monkeypatch=None, *, device=None, **config):
-    """An engine of toys. A device of the test's own needs monkeypatch."""
-    if device is not None:
-        assemble = partial(warcore.assembly.assemble, device=device)
-        with monkeypatch.context() as patch:
-            patch.setattr(warcore.assembly, "assemble", assemble)
-            return Engine(configured(**config))
-    return Engine(configured(**config))
+def engine(*, device=None, **config):
+    """An engine of toys, on a device of the test's own if there is one."""
+    return Engine(configured(**config), device=device)
 
 
 def built(plugin):
@@ -176,21 +171,16 @@ SPEC = AttentionSpec(
 
 def capture(device, forward, runner, buckets, kind=Replaying, **spec):
     """What an engine does at its start: a graph runner of `kind` captures `buckets`."""
-    choices = SimpleNamespace(
-        spec=attrs.evolve(SPEC, **spec),
-        graph_runner=kind,
-        graph_runner_name=kind.__name__,
-        graph_runner_options=NoOptions(),
-        backend_name="toy",
-    )
-    wired = SimpleNamespace(
-        choices=choices,
+    runner.buckets = tuple(buckets)
+    build_graph_runner(
+        Chosen(kind.__name__, kind, NoOptions()),
+        runner,
         device=device,
         forward=forward,
-        backend=runner._backend,
-        buckets=tuple(buckets),
+        spec=attrs.evolve(SPEC, **spec),
+        statics=Statics(device, forward),
     )
-    capture_all(wired, runner)
+    capture_buckets([runner], forward)
 
 
 class Silent:
@@ -269,7 +259,7 @@ class LoggingFence(ReadFence):
 
 def runner_of(device, backend, *, model=None, scope=None, engine=None, **more):
     """A ModelRunner with a ring of its own."""
-    return ModelRunner(
+    return PublishingRunner(
         device,
         model or Silent(),
         backend,

@@ -15,15 +15,15 @@ FLOORS: Final = (
     "registry installed records description deprecation probe device shared staging",
     (
         "batch request output transcript pools windows memory relay model backend hybrid scope "
-        "fence resolution gates"
+        "fence resolution gates limits modelrunner draws samplingparams"
     ),
     (
-        "runner recording graphs inputs captures step launch spec stager draws sampling acceptance "
-        "drafting"
+        "runner recording graphs inputs captures step launch spec stager sampling acceptance "
+        "batching drafting"
     ),
     (
-        "hooks serving fitting wiring config buckets statics launcher limits scheduler prompts "
-        "assembly capturing kinds forecast plan speculation draftrunners"
+        "hooks serving fitting choices config buckets statics launcher scheduler prompts wired "
+        "loading assembly capturing kinds forecast plan speculation draftrunners"
     ),
     "engine cli testkit tracing",
 )

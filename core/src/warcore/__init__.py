@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from warcore.errors import ModelError, PluginError, WarcoreError, WiringError
     from warcore.graphs import GraphRunner, RunnerContext
     from warcore.model import Layer, Model, ModelContext, ModelFamily, ModelInfo, Output, Tokenizer
+    from warcore.modelrunner import ModelRunner
     from warcore.options import NoOptions
     from warcore.output import RequestOutput
     from warcore.plan import FencePlan
     from warcore.records import PluginRecord
     from warcore.registry import find_plugins
-    from warcore.runner import ModelRunner
-    from warcore.sampling import SamplingParams
+    from warcore.samplingparams import SamplingParams
     from warcore.spec import Accepted, Draft, DraftSpec, SpecAlgorithm, SpecContext
     from warcore.stager import Stager, StagerContext
 
@@ -62,7 +62,7 @@ _HOME = {
     "StagerContext": "stager",
     "Accepted": "spec",
     "ModelContext": "model",
-    "ModelRunner": "runner",
+    "ModelRunner": "modelrunner",
     # you return
     "Output": "model",
     "Draft": "spec",
@@ -73,7 +73,7 @@ _HOME = {
     "Engine": "engine",
     "EngineConfig": "config",
     "RequestOutput": "output",
-    "SamplingParams": "sampling",
+    "SamplingParams": "samplingparams",
     "find_plugins": "registry",
     "PluginRecord": "records",
     "FencePlan": "plan",

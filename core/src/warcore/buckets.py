@@ -39,16 +39,19 @@ def plan_buckets(
     device: torch.device,
     *,
     who: str = "backend",
+    draft: bool = False,
 ) -> tuple[Bucket, ...]:
     """Every step to capture, the largest first, so that the others fit in its memory.
 
-    who: whose `graph_key` it is, for messages. ConfigError for sizes beyond what may run,
-    WiringError for keys that are none.
+    who: whose `graph_key` it is, for messages. draft: what a draft runner runs, prefills apart.
+    ConfigError for sizes beyond what may run, WiringError for keys that are none.
     """
     keys = LengthKeys(who, graph_key)
-    width = limits.drafted + 1
-    shapes = [(limits.decode_mode, rows, rows * width) for rows in _decode_sizes(config, limits)]
-    for tokens in _prefill_sizes(config, limits, device):
+    sizes = _decode_sizes(config, limits)
+    shapes = [
+        (mode, rows, rows * width) for mode, width in _widths(limits, draft) for rows in sizes
+    ]
+    for tokens in () if draft else _prefill_sizes(config, limits, device):
         # Prefills of one request are common, and the padding of a batch would be most of them.
         rows = dict.fromkeys((1, min(tokens, limits.max_running)))
         shapes += [(ForwardMode.EXTEND, count, tokens) for count in rows]
@@ -108,10 +111,18 @@ class LengthKeys:
         return key
 
 
+def _widths(limits: Limits, draft: bool) -> list[tuple[ForwardMode, int]]:
+    """The modes of steps without prefills, and how many tokens of each request they take."""
+    width = limits.drafted + 1
+    if draft:
+        return [(ForwardMode.DECODE, 1), (ForwardMode.DRAFT_EXTEND, width)]
+    return [(limits.decode_mode, width)]
+
+
 def _longest(mode: ForwardMode, limits: Limits) -> int:
     """The longest sequence of a step, with what is drafted behind it."""
-    drafted = limits.drafted + 1 if mode is ForwardMode.TARGET_VERIFY else 0
-    return limits.longest + drafted
+    behind = 0 if mode.is_prefill or not limits.drafted else limits.drafted + 1
+    return limits.longest + behind
 
 
 def _last_alike(key_of: Callable[[int], int | None], first: int, end: int) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from warcore.device import Device
     from warcore.model import Layer, Output
     from warcore.relay import Relay
-    from warcore.runner import ModelRunner
+    from warcore.runner import PublishingRunner
     from warcore.sampling import SamplingBatch
     from warcore.spec import DraftSpec, SpecAlgorithm
 
@@ -40,8 +40,8 @@ class Drafting:
         algorithm: SpecAlgorithm,
         *,
         spec: DraftSpec,
-        target: ModelRunner,
-        drafts: Sequence[ModelRunner],
+        target: PublishingRunner,
+        drafts: Sequence[PublishingRunner],
         kv: Sequence[dict[str, torch.Tensor]],
         layers: Sequence[Layer],
         full_to_swa: torch.Tensor | None,
@@ -103,7 +103,7 @@ class Drafting:
             lengths + stand.lengths,
         )
         self._device.phase("draft_extend")
-        extend, accepted = self._extend_batch(batch, verify, stand, output)
+        extend, accepted = self._draft_extend_batch(batch, verify, stand, output)
         self._algorithm.draft_extend(extend, accepted)
         return torch.cat((stand.lengths[:, None], allowed.sum(1, keepdim=True), stand.tokens), 1)
 
@@ -162,7 +162,7 @@ class Drafting:
         )
         return verify, depths
 
-    def _extend_batch(
+    def _draft_extend_batch(
         self, batch: ForwardBatch, verify: ForwardBatch, stand: Stand, output: Output
     ) -> tuple[ForwardBatch, Accepted]:
         """What `draft_extend` gets: the tokens that stand, at the positions where they stand."""
@@ -197,16 +197,16 @@ class Drafting:
             source = of.gather(1, stand.path).flatten()
             memory.index_copy_(0, of.flatten(), memory.index_select(0, source))
 
-    # ---- a step with prefills --------------------------------------------------------------------
+    # ---- a step with prefills ------------------------------------------------------------------
 
-    def extend(
+    def after_prefill(
         self,
         batch: ForwardBatch,
         tokens: torch.Tensor,
         follows: torch.Tensor | None,
         output: Output,
     ) -> None:
-        """After a prefill step: let the algorithm see its tokens.
+        """Let the algorithm see the tokens of a prefill step.
 
         tokens: [B] i64 what was sampled. follows: [B] i64, the prompt's next token of each request
         whose chunk is not its last, else -1; None: every chunk is its prompt's last.

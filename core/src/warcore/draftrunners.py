@@ -8,33 +8,31 @@ from typing import TYPE_CHECKING
 import attrs
 
 from warcore.backend import BackendContext
-from warcore.contract import GraphKind
 from warcore.device import EventRing
 from warcore.drafting import Drafting
 from warcore.errors import WiringError, blame
 from warcore.hooks import read_engine_scope, read_scope
+from warcore.loading import load_other_model
 from warcore.memory import kv_pool
-from warcore.runner import ModelRunner
+from warcore.runner import PublishingRunner
 from warcore.scope import EngineScope
 from warcore.spec import SpecContext
 from warcore.speculation import refuse
 from warcore.stager import StagerContext
-from warcore.statics import Statics
+from warcore.wired import buckets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from warcore.assembly import Wired
     from warcore.backend import AttentionSpec
     from warcore.config import EngineConfig
     from warcore.model import Model, ModelInfo
+    from warcore.options import Chosen
     from warcore.relay import Relay
-    from warcore.speculation import Chosen
     from warcore.stager import Stager
+    from warcore.wired import Wired
 
 
 def build_drafting(
-    config: EngineConfig, wired: Wired, target: ModelRunner, model: Model, relay: Relay
+    config: EngineConfig, wired: Wired, target: PublishingRunner, model: Model, relay: Relay
 ) -> tuple[Drafting, Wired]:
     """Build the algorithm, its runners and the stagers, and ask them where their reads end.
 
@@ -43,20 +41,22 @@ def build_drafting(
     chosen = wired.choices.speculation
     assert chosen is not None
     name = chosen.algorithm.name
-    drafts: list[ModelRunner] = []
+    made: list[tuple[PublishingRunner, AttentionSpec]] = []
     context = SpecContext(
         spec=chosen.spec,
         target=target,
-        make_runner=partial(_make_runner, config, wired, drafts),
+        make_runner=partial(_make_runner, config, wired, made),
         model=model,
+        load=partial(load_other_model, config, wired.choices),
         relay=relay.state,
         options=chosen.algorithm.options,
     )
     with blame(f"spec_algo {name}", "__init__"):
         algorithm = wired.forward.submit(chosen.algorithm.cls, context).result()
         target.recorded.hidden_layers = chosen.algorithm.cls.hidden_layers(model.info)
+    drafts = tuple(runner for runner, _ in made)
     stagers = {each.name: _make_stager(each, wired, target, drafts) for each in chosen.stagers}
-    scope = read_scope(wired.choices.backend_name, wired.backend, algorithm, name)
+    scope = read_scope(wired.choices.backend.name, wired.backend, algorithm, name)
     engine_scope = read_engine_scope(algorithm, stagers, name)
     for runner in (target, *drafts):
         runner.join(engine_scope, scope if runner is target else None)
@@ -71,16 +71,17 @@ def build_drafting(
         layers=wired.choices.info.layers,
         full_to_swa=wired.shared.tables.full_to_swa,
     )
-    return drafting, attrs.evolve(wired, scope=scope, engine_scope=engine_scope)
+    told = attrs.evolve(wired, scope=scope, engine_scope=engine_scope, drafts=tuple(made))
+    return drafting, told
 
 
 def _make_stager(
-    chosen: Chosen, wired: Wired, target: ModelRunner, drafts: Sequence[ModelRunner]
+    chosen: Chosen, wired: Wired, target: PublishingRunner, drafts: tuple[PublishingRunner, ...]
 ) -> Stager:
-    statics = Statics(wired.device, wired.forward)
+    statics = wired.statics_of(f"stager:{chosen.name}")
     context = StagerContext(
         target=target,
-        drafts=tuple(drafts),
+        drafts=drafts,
         shared=wired.shared.tables,
         static=statics.static,
         stage=statics.stage,
@@ -92,40 +93,44 @@ def _make_stager(
 
 
 def _make_runner(
-    config: EngineConfig, wired: Wired, made: list[ModelRunner], model: Model
-) -> ModelRunner:
+    config: EngineConfig,
+    wired: Wired,
+    made: list[tuple[PublishingRunner, AttentionSpec]],
+    model: Model,
+) -> PublishingRunner:
     """A draft model's runner: a second backend of the target's kind, over the same table."""
     choices, limits = wired.choices, wired.limits
     spec = _draft_attention(choices.spec, model.info)
-    name = choices.backend_name
-    refuse(f"backend {name}", partial(choices.backend.why_not, spec), "another --backend")
-    statics = Statics(wired.device, wired.forward)
+    name = choices.backend.name
+    refuse(f"backend {name}", partial(choices.backend.cls.why_not, spec), "another --backend")
+    statics = wired.statics_of(f"backend:{name} of draft {len(made)}")
     context = BackendContext(
         spec=spec,
         max_batch=limits.max_running,
         max_tokens=limits.max_tokens,
         # A draft keeps whole sequences, whatever windows it has: the map is the target's.
         shared=attrs.evolve(wired.shared.tables, full_to_swa=None),
-        kv=kv_pool(choices.backend, spec, [wired.pages] * len(model.info.layers)),
-        graph=GraphKind.NONE,
-        options=choices.backend_options,
+        kv=kv_pool(choices.backend.cls, spec, [wired.pages] * len(model.info.layers)),
+        graph=choices.graph,
+        options=choices.backend.options,
         static=statics.static,
         stage=statics.stage,
     )
     with blame(f"backend {name}", "__init__"):
         # On the forward stream already: the algorithm is being built there.
-        backend = choices.backend(context)
-    runner = ModelRunner(
+        backend = choices.backend.cls(context)
+    runner = PublishingRunner(
         wired.device,
         model,
         backend,
         read_scope(name, backend),
         EngineScope(),
         ring=EventRing(wired.device, depth=2),
+        buckets=buckets_of(config, choices, limits, backend, draft=True),
         role="draft",
         prefill_read_done=config.prefill_read_done,
     )
-    made.append(runner)
+    made.append((runner, spec))
     return runner
 
 

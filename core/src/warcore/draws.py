@@ -16,6 +16,11 @@ GAMMA: Final = 0x9E3779B97F4A7C15
 MIX: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
+def seed_of(seed: int, number: int) -> int:
+    """The seed of request `number` in an engine of this seed, for one that brings none."""
+    return (seed + (number + 1) * GAMMA) % SEED_LIMIT
+
+
 def uniform(seeds: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """One number in [0, 1) for each (seed, position): [B] i64, [B] integers -> [B] of `dtype`.
 

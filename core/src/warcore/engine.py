@@ -11,9 +11,9 @@ import attrs
 
 from warcore.errors import RequestError, WarcoreError
 from warcore.output import RequestOutput, output_of, refusal
-from warcore.prompts import check_fits, one_each, prompt_ids, several
-from warcore.request import FinishReason, Request
-from warcore.sampling import SamplingParams
+from warcore.prompts import one_each, request_of, several
+from warcore.request import FinishReason
+from warcore.samplingparams import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from warcore.assembly import Assembly
     from warcore.config import EngineConfig
+    from warcore.device import Device
+    from warcore.request import Request
     from warcore.tracing import Recorder
-
-GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Engine:
@@ -35,19 +35,24 @@ class Engine:
     """
 
     def __init__(
-        self, config: EngineConfig, *, progress: Callable[[str, int, int], None] | None = None
+        self,
+        config: EngineConfig,
+        *,
+        progress: Callable[[str, int, int], None] | None = None,
+        device: Device | None = None,
     ) -> None:
         """Wire, load and capture.
 
         `progress(what, done, total)` hears of "weights" as they load and of "graphs" as they are
-        captured.
+        captured. device: one that is open already, in place of what the config names; the engine
+        closes it.
 
         WarcoreError, with the remedy, if something is not there, broken or does not fit.
         """
         from warcore.assembly import assemble
 
         self.config = config
-        self._assembly: Assembly = assemble(config, progress=progress)
+        self._assembly: Assembly = assemble(config, progress=progress, device=device)
         self._requests: dict[int, Request] = {}
         self._undelivered: list[RequestOutput] = []
         self._next_id = 0
@@ -150,7 +155,15 @@ class Engine:
             # A refused prompt takes a number too: what becomes of it must not change the seeds of
             # the others.
             number, self._next_id = self._next_id, self._next_id + 1
-            request = self._request(number, prompt, params, system=system, raw=raw, streams=stream)
+            request = request_of(
+                prompt,
+                params or SamplingParams(),
+                self._assembly,
+                number=number,
+                system=system,
+                raw=raw,
+                streams=stream,
+            )
             self._requests[number] = request
             self._assembly.scheduler.add(request)
         return number
@@ -185,18 +198,9 @@ class Engine:
         "drafts": None without an algorithm, else tokens drafted and accepted, over all requests.
         "graphs": None without a graph runner, else its captures, their bytes, and the replays.
         """
-        scheduler, captures = self._assembly.scheduler, self._assembly.runner.captures
-        return {
-            "steps": scheduler.steps,
-            "tokens": scheduler.tokens,
-            "seconds": self._seconds,
-            "tokens_per_second": scheduler.tokens / self._seconds if self._seconds else 0.0,
-            "retracts": scheduler.retracts,
-            "staging_stalls": scheduler.launcher.staging_stalls,
-            "drafts": scheduler.drafts.facts() if scheduler.limits.drafted else None,
-            "graphs": None if captures is None else captures.facts(),
-            "fences": scheduler.launcher.counters.facts(),
-        }
+        facts = self._assembly.counts()
+        pace = facts["tokens"] / self._seconds if self._seconds else 0.0
+        return {**facts, "seconds": self._seconds, "tokens_per_second": pace}
 
     def describe(self) -> dict[str, Any]:
         """What this engine was assembled from, and how large it is."""
@@ -250,33 +254,6 @@ class Engine:
         outputs = [self._output(request) for request in wanted]
         late, self._undelivered = self._undelivered, []
         return late + [output for output in outputs if output.finished or output.delta]
-
-    def _request(
-        self,
-        number: int,
-        prompt: str | Sequence[int],
-        params: SamplingParams | None,
-        *,
-        system: str | None,
-        raw: bool,
-        streams: bool,
-    ) -> Request:
-        params = params or SamplingParams()
-        parts = self._assembly
-        info, tokenizer = parts.choices.info, parts.model.tokenizer
-        derived = (self.config.seed + (number + 1) * GOLDEN) % (1 << 63)
-        request = Request.new(
-            number,
-            prompt if isinstance(prompt, str) else None,
-            prompt_ids(prompt, tokenizer, info.vocab_size, system=system, raw=raw),
-            params,
-            tokenizer=tokenizer,
-            max_context=parts.limits.max_context,
-            seed=derived if params.seed is None else params.seed,
-            streams=streams,
-        )
-        check_fits(request, parts.limits, info.max_context)
-        return request
 
     def _output(self, request: Request) -> RequestOutput:
         if request.finished:

@@ -16,12 +16,12 @@ from warcore.graphs import GraphRunner
 from warcore.resolution import resolve
 
 if TYPE_CHECKING:
-    from warcore.assembly import Wired
     from warcore.config import EngineConfig
     from warcore.contract import ForwardMode
     from warcore.gates import Verdict
     from warcore.kinds import RunsAs, StepKind
     from warcore.scope import BoundHook, EngineScope, Scope
+    from warcore.wired import Wired
 
 Fence = Literal["fine", "coarse", "per batch", "none"]
 TARGET = "target"
@@ -149,10 +149,10 @@ def _no_prefill(step: PlannedFence, wired: Wired) -> PlannedFence:
     fine = attrs.evolve(step, fence="fine", reason=FenceReason.FINE, records_at=ends)
     if ends is not SharedReadEnds.POST_REPLAY:
         runner = wired.choices.graph_runner
-        own = runner is not None and runner.marker is not GraphRunner.marker
+        own = runner is not None and runner.cls.marker is not GraphRunner.marker
         if graph and ends is SharedReadEnds.IN_REPLAY and own:
-            name = wired.choices.graph_runner_name
-            return attrs.evolve(fine, detail=f"where {name} has no marker: after the replay")
+            assert runner is not None
+            return attrs.evolve(fine, detail=f"where {runner.name} has no marker: after the replay")
         return fine
     if step.latest_read is ends:
         detail = f"{step.whose} reads while its layers run: as late as a coarse fence"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from warcore.batch import ForwardBatch
     from warcore.contract import ForwardMode, SharedReadEnds
-    from warcore.runner import ModelRunner
+    from warcore.modelrunner import ModelRunner
 
 PROJECT: Final = "warcore"
 hookspec: Final = pluggy.HookspecMarker(PROJECT)

@@ -14,9 +14,9 @@ from warcore.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from warcore.assembly import Wired
     from warcore.batch import Bucket
     from warcore.config import EngineConfig
+    from warcore.wired import Wired
 
 RunsAs = Literal["eager", "graph"]
 ALL = "all"
@@ -50,6 +50,7 @@ class PlannedGraphs:
 def what_is_captured(config: EngineConfig, wired: Wired) -> PlannedGraphs:
     """What is captured, or why nothing is."""
     choices, count = wired.choices, len(wired.buckets)
+    count += sum(len(runner.buckets) for runner, _ in wired.drafts)
     others = "; ".join(choices.unable_graph_runners)
     listing = "warcore list-plugins --kind graph_runner"
     if choices.graph_runner is None:
@@ -65,15 +66,16 @@ def what_is_captured(config: EngineConfig, wired: Wired) -> PlannedGraphs:
             mode = ForwardMode.EXTEND
         cause, remedy = _why_uncaptured(mode, config, wired)
         reasons = [cause, *choices.unable_graph_runners]
-        return PlannedGraphs(choices.graph_runner_name, 0, "; ".join(reasons), remedy)
+        return PlannedGraphs(choices.graph_runner.name, 0, "; ".join(reasons), remedy)
     long = (
         f"a step runs eagerly if it attends to more than {_most_positions(config)} positions, over "
         "all its requests (--graph-positions N)"
     )
-    left_out = len(_of_any_length(config, wired, choices.graph_runner.modes)) > count
+    every = _of_any_length(config, wired, choices.graph_runner.cls.modes)
+    left_out = len(every) > len(wired.buckets)
     reasons = [*([long] if left_out else []), *choices.unable_graph_runners]
     why = "; ".join(reasons) or None
-    return PlannedGraphs(choices.graph_runner_name, count, why, listing if others else None)
+    return PlannedGraphs(choices.graph_runner.name, count, why, listing if others else None)
 
 
 def refuse_what_cannot_be_captured(config: EngineConfig, wired: Wired) -> None:
@@ -91,8 +93,10 @@ def refuse_what_cannot_be_captured(config: EngineConfig, wired: Wired) -> None:
 def _why_uncaptured(mode: ForwardMode, config: EngineConfig, wired: Wired) -> tuple[str, str]:
     """Why no step of `mode` is captured, and what would change that."""
     choices, limits = wired.choices, wired.limits
+    runner = choices.graph_runner
+    assert runner is not None
     if not _captures(wired, mode):
-        what = f"{choices.graph_runner_name} captures no {mode.value} steps"
+        what = f"{runner.name} captures no {mode.value} steps"
         return what, "warcore list-plugins --kind graph_runner"
     sizes = config.graph_prefill_buckets if mode.is_prefill else config.graph_buckets
     if found := _of_any_length(config, wired, frozenset({mode})):
@@ -103,12 +107,12 @@ def _why_uncaptured(mode: ForwardMode, config: EngineConfig, wired: Wired) -> tu
         return what, "--kv-pages N, or smaller buckets"
     everything = _everything(config, wired)
     if plan_buckets(everything, limits, frozenset({mode}), lambda _: 0, choices.spec.device):
-        cause = f"backend:{choices.backend_name} wants every {mode.value} step to run eagerly"
+        cause = f"backend:{choices.backend.name} wants every {mode.value} step to run eagerly"
         return cause, "return a number from its graph_key, or name another --backend"
     if sizes:
         cause = f"{_requests(limits.max_running)} of {limits.longest} tokens have no room for them"
         return cause, "smaller buckets"
-    cause = f"{choices.graph_runner_name} captures only prefills, and none where no size is named"
+    cause = f"{runner.name} captures only prefills, and none where no size is named"
     return cause, "--graph-prefill-buckets N,N"
 
 
@@ -122,7 +126,7 @@ def _too_long(least: Bucket, config: EngineConfig, wired: Wired, *, named: bool)
     remedies = [f"--graph-positions {count}"]
     if named and least.rows > 1:
         remedies.append("smaller buckets")
-    if wired.choices.backend.graph_key is AttentionBackend.graph_key:
+    if wired.choices.backend.cls.graph_key is AttentionBackend.graph_key:
         remedies.append("give the backend a graph_key")
     return f"{what} attends to {count} positions, more than {most}", ", or ".join(remedies)
 
@@ -143,7 +147,7 @@ def _everything(config: EngineConfig, wired: Wired) -> EngineConfig:
 
 def _captures(wired: Wired, mode: ForwardMode) -> bool:
     runner = wired.choices.graph_runner
-    return runner is not None and mode in runner.modes
+    return runner is not None and mode in runner.cls.modes
 
 
 def _positions(bucket: Bucket) -> int:

@@ -100,6 +100,7 @@ class Launch:
     """
 
     mode: ForwardMode
+    """TARGET_VERIFY where tokens are drafted, although the step begins with a DECODE batch."""
     entries: list[Entry]
     max_seq_len: int
     inputs: StepInputs

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from warcore.device import Device, Pending, Stream
     from warcore.launch import Entry
+    from warcore.limits import Limits
     from warcore.shared import SharedBuffers
     from warcore.step import Step
 
@@ -42,10 +43,9 @@ class Launcher:
         *,
         shared: SharedBuffers,
         step: Step,
+        limits: Limits,
         forced_coarse: bool = False,
-        drafted: int | None = None,
     ) -> None:
-        """drafted: tokens drafted for each request and step; None: nobody drafts."""
         self.counters = FenceCounters()
         self._device = device
         self._schedule = schedule
@@ -53,7 +53,7 @@ class Launcher:
         self._shared = shared
         self._step = step
         self._forced_coarse = forced_coarse
-        self._drafted = drafted
+        self._limits = limits
         self._writes: list[Pending] = []
         """Schedule-stream work that the next launch stands on."""
         self._staging = StagingRing(device, schedule, submitted=self._writes.append)
@@ -142,7 +142,7 @@ class Launcher:
     ) -> tuple[StepInputs, SamplingBatch]:
         if mode.is_prefill:
             inputs = _extend_inputs(entries, block)
-            if self._drafted is not None:
+            if self._limits.drafted:
                 inputs = attrs.evolve(inputs, follows=_follows(entries, block))
             return inputs, _sampling(entries, block)
         # The same requests decode step after step: what describes them crosses once.
@@ -150,7 +150,7 @@ class Launcher:
         if self._decode_inputs is None or of != self._decode_of:
             rows = block.integers([entry.row for entry in entries])
             inputs = StepInputs(rows, None, None, None)
-            if self._drafted is not None:
+            if self._limits.drafted:
                 inputs = attrs.evolve(inputs, ends=block.integers([e.end for e in entries]))
             self._decode_of, self._decode_inputs = of, (inputs, _sampling(entries, block))
         return self._decode_inputs
@@ -162,15 +162,14 @@ class Launcher:
         """
         decodes = [entry.start is None for entry in entries]
         if all(decodes):
-            return ForwardMode.DECODE if self._drafted is None else ForwardMode.TARGET_VERIFY
+            return self._limits.decode_mode
         return ForwardMode.MIXED if any(decodes) else ForwardMode.EXTEND
 
     def _results(self, mode: ForwardMode, size: int, dtype: torch.dtype) -> torch.Tensor:
         """Host memory for what a step finds out."""
         if mode is not ForwardMode.TARGET_VERIFY:
             return self._device.host_buffer(size, dtype)
-        assert self._drafted is not None
-        width = self._drafted + 3
+        width = self._limits.drafted + 3
         return self._device.host_buffer(size * width, dtype).view(size, width)
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import torch
 
     from warcore.backend import AttentionBackend, AttentionSpec
+    from warcore.choices import Choices
     from warcore.config import EngineConfig
-    from warcore.wiring import Choices
 
 KV_SHARE = 0.4
 """How much of the free memory the KV pool takes when nobody says how many pages."""
@@ -46,8 +46,8 @@ class MemoryPlan:
 def plan_memory(config: EngineConfig, choices: Choices) -> MemoryPlan:
     """How many pages, and whether all fits. ConfigError with the numbers if it does not."""
     spec, info = choices.spec, choices.info
-    with blame(f"backend {choices.backend_name}", "kv_cache"):
-        tensors = choices.backend.kv_cache(spec).values()
+    with blame(f"backend {choices.backend.name}", "kv_cache"):
+        tensors = choices.backend.cls.kv_cache(spec).values()
     layer_page = sum(_bytes(tensor.shape, tensor.dtype) for tensor in tensors)
     windowed = 0 if choices.window is None else sum(x.window is not None for x in info.layers)
     page, swa_page = (len(info.layers) - windowed) * layer_page, windowed * layer_page
@@ -90,7 +90,7 @@ def _most_window_pages(config: EngineConfig, choices: Choices) -> int:
         choices.spec.page_size,
         requests=config.max_running_requests,
         chunk=config.prefill_chunk,
-        drafted=0 if choices.speculation is None else choices.speculation.spec.num_tokens,
+        drafted=choices.drafted,
     )
 
 

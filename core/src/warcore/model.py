@@ -93,6 +93,12 @@ class Model(ABC):
 
     info: ModelInfo
     tokenizer: Tokenizer
+    embedding: torch.Tensor | None = None
+    """[vocab, hidden_size]: what its tokens are looked up in, for drafts that share it; None: it
+    shows none."""
+    unembedding: torch.Tensor | None = None
+    """[vocab, hidden_size]: what gives the logits of its last hidden states; None: it shows none.
+    """
 
     @abstractmethod
     def forward(
@@ -103,6 +109,13 @@ class Model(ABC):
         Calls `attend(q, k, v, layer)` once per layer with q [T, q_heads, head_dim] and k, v
         [T, kv_heads, head_dim]; it returns [T, q_heads, head_dim]. No host sync.
         """
+
+    def truncated(self, layers: int) -> Model | None:  # noqa: ARG002
+        """Its first `layers` layers, with its weights and its head; None: it cannot be cut.
+
+        layers: from 1 up to one fewer than it has.
+        """
+        return None
 
 
 class ModelFamily(ABC):

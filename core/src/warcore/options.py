@@ -20,6 +20,15 @@ class NoOptions:
     """A plugin without options."""
 
 
+@attrs.frozen(eq=False)
+class Chosen:
+    """A plugin that serves in an engine."""
+
+    name: str
+    cls: Any
+    options: object
+
+
 def parse_options(owner: str, cls: type, given: Mapping[str, str]) -> object:
     """An instance of the attrs class `cls` from text values.
 

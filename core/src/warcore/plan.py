@@ -13,12 +13,12 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from warcore.assembly import Wired
     from warcore.config import EngineConfig
     from warcore.contract import ForwardMode, SharedReadEnds
     from warcore.device import Device
     from warcore.forecast import PlannedFence
     from warcore.kinds import PlannedGraphs
+    from warcore.wired import Wired
 
 
 @attrs.frozen
@@ -66,8 +66,10 @@ class FencePlan:
         device: an open one, in place of what the config names; it is closed.
         WarcoreError, as from Engine, if something is not there, broken or does not fit.
         """
-        from warcore.assembly import connect, load_model, wire
+        from warcore.assembly import connect
         from warcore.device import open_device
+        from warcore.loading import load_model
+        from warcore.wired import wire
 
         with device or open_device(config.device, config.host) as opened:
             wired = wire(config, opened, runs=False)
@@ -84,7 +86,7 @@ def _plan(config: EngineConfig, wired: Wired) -> FencePlan:
     scope, engine = wired.scope, wired.engine_scope
     deciding = deciding_readers(scope)
     return FencePlan(
-        engine=describe(config, wired.device, wired.choices, wired.limits),
+        engine=describe(config, wired),
         graphs=what_is_captured(config, wired),
         steps=tuple(foresee(kind, config, wired) for kind in kinds_of_step(wired)),
         votes=tuple(

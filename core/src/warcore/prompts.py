@@ -5,13 +5,43 @@ from __future__ import annotations
 from operator import index
 from typing import TYPE_CHECKING, Any
 
+from warcore.draws import seed_of
 from warcore.errors import ConfigError, RequestError, WarcoreError
-from warcore.sampling import SamplingParams
+from warcore.request import Request
+from warcore.samplingparams import SamplingParams
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from warcore.assembly import Assembly
     from warcore.limits import Limits
     from warcore.model import Tokenizer
-    from warcore.request import Request
+
+
+def request_of(
+    prompt: str | Sequence[int],
+    params: SamplingParams,
+    parts: Assembly,
+    *,
+    number: int,
+    system: str | None,
+    raw: bool,
+    streams: bool,
+) -> Request:
+    """A request that the engine of these parts can serve. RequestError for one that it cannot."""
+    model, limits = parts.model, parts.wired.limits
+    request = Request.new(
+        number,
+        prompt if isinstance(prompt, str) else None,
+        prompt_ids(prompt, model.tokenizer, model.info.vocab_size, system=system, raw=raw),
+        params,
+        tokenizer=model.tokenizer,
+        max_context=limits.max_context,
+        seed=seed_of(parts.config.seed, number) if params.seed is None else params.seed,
+        streams=streams,
+    )
+    check_fits(request, limits, model.info.max_context)
+    return request
 
 
 def prompt_ids(

@@ -31,9 +31,9 @@ class RecordedStep:
         """The static view of the step that is captured or replayed now."""
         self.hidden_layers: tuple[int, ...] = ()
         """Layers whose outputs the step gives too."""
-        self._device = device
+        self.device = device
         self._model = model
-        self._backend = backend
+        self.backend = backend
         self._captures: Captures | None = None
         self._fresh: FreshMemory | None = None
         """In a capture: what the out-graph hook makes anew, and the graph must not read."""
@@ -43,13 +43,13 @@ class RecordedStep:
         from warcore.device.fresh import FreshMemory
 
         view = self.view = captures.load_blank(blank, bucket)
-        hook = partial(self._backend.init_forward_metadata_out_graph, view)
+        hook = partial(self.backend.init_forward_metadata_out_graph, view)
         hook()
         # Once more: what it makes anew, unlike what it made once, is not where a replay looks.
         self._fresh = FreshMemory(hook, "init_forward_metadata_out_graph")
         self._captures = captures
         try:
-            if self._device.warms_up:
+            if self.device.warms_up:
                 self.step(view, None)
             captures.capture(bucket, view)
         finally:
@@ -64,15 +64,15 @@ class RecordedStep:
                 "ctx.step was called outside capture", next="call it within capture(bucket, view)"
             )
         with self._fresh.refused():
-            self._backend.init_forward_metadata_in_graph(view)
+            self.backend.init_forward_metadata_in_graph(view)
             if marker is not None:
                 marker.record()
-            self._captures.passed(marker if self._device.capturing else None)
+            self._captures.passed(marker if self.device.capturing else None)
             return self.body(view, at_attend)
 
     def body(self, batch: ForwardBatch, at_attend: Attend | None = None) -> Output:
         """The layers of the model."""
-        backend = self._backend
+        backend = self.backend
 
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Layer) -> torch.Tensor:
             if at_attend is None:
@@ -90,4 +90,4 @@ class RecordedStep:
         """
         assert self.view is not None
         with nullcontext() if self._fresh is None else self._fresh.allowed():
-            return self._backend.forward(q, k, v, layer, self.view)
+            return self.backend.forward(q, k, v, layer, self.view)

@@ -11,7 +11,7 @@ from warcore.transcript import Transcript
 
 if TYPE_CHECKING:
     from warcore.model import Tokenizer
-    from warcore.sampling import SamplingParams
+    from warcore.samplingparams import SamplingParams
 
 
 class FinishReason(enum.Enum):

@@ -1,4 +1,4 @@
-"""ModelRunner: executes a model's steps, and is the only place that publishes a fence.
+"""PublishingRunner: executes a model's steps, and is the only place that publishes a fence.
 
 Plugins declare and hand over a marker. The core records and offers, in the order that the
 declaration demands, so a plugin cannot publish in the wrong place.
@@ -12,6 +12,7 @@ from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.errors import WiringError
 from warcore.fence import FenceReason, Offer
 from warcore.gates import prefill_gates, reads_have_ended
+from warcore.modelrunner import ModelRunner
 from warcore.recording import RecordedStep
 from warcore.resolution import resolve
 
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
     from warcore.captures import Captures
     from warcore.device import Device, Event, EventRing, Ticket
     from warcore.fence import ReadFence
-    from warcore.model import Model, ModelInfo, Output
+    from warcore.model import Model, Output
     from warcore.scope import EngineScope, Scope
 
 
-class ModelRunner:
-    """A model, its backend and its scope.
+class PublishingRunner(ModelRunner):
+    """A model, its backend and its scope: offers a ticket to the fence where its reads have ended.
 
-    Plugins see `info` and `execute`; never the fence, which the core lends for one launch.
+    The core lends it a fence for one launch.
     """
 
     def __init__(
@@ -40,12 +41,15 @@ class ModelRunner:
         engine: EngineScope,
         *,
         ring: EventRing,
+        buckets: tuple[Bucket, ...] = (),
         role: str = "target",
         prefill_read_done: bool = True,
     ) -> None:
-        self.info: ModelInfo = model.info
+        """buckets: what shall be captured of its steps, in this order."""
+        self.info = model.info
+        self.buckets = buckets
         self.captures: Captures | None = None
-        """What a graph runner captured for it; None: every step runs eagerly."""
+        """What a graph runner captured for it; None: nothing yet, or nothing at all."""
         self._device = device
         self.recorded = RecordedStep(device, model, backend)
         """The part of a step that a graph holds."""
@@ -71,13 +75,13 @@ class ModelRunner:
         self._fence = fence
         self._staged = None
 
-    def stage(self, batch: ForwardBatch) -> SharedReadEnds:
-        """Read ahead what a later `execute` of these rows and positions would; what remains.
+    @property
+    def backend_name(self) -> str:
+        """`backend:name`, for messages."""
+        return self._scope.readers[0].plugin
 
-        For a stager, on the forward stream: runs the out-graph metadata and the snapshots of a
-        prefill batch. PRE_REPLAY: nothing shared is read later in this step. Raises what the
-        backend raises.
-        """
+    def stage(self, batch: ForwardBatch) -> SharedReadEnds:
+        """As `ModelRunner.stage` has it."""
         self._staged = None
         self._backend.init_forward_metadata_out_graph(batch)
         reason, detail = reads_have_ended(batch, batch.padded_tokens, self._scope)
@@ -101,12 +105,7 @@ class ModelRunner:
         )
 
     def execute(self, batch: ForwardBatch) -> Output:
-        """Run one phase on the current stream: replayed if a captured step holds it, else eagerly.
-
-        The output of a replay lies in static memory, which the next replay may write over.
-        WiringError if another phase has settled this launch's fence: this one would read shared
-        buffers that the next step may have rewritten.
-        """
+        """As `ModelRunner.execute` has it."""
         if self._comes_too_late():
             raise WiringError(
                 f"a {self._role} {batch.mode.name} phase would read shared buffers after the phase "

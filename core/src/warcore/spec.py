@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
     from warcore.contract import ForwardMode, SharedReadEnds
     from warcore.model import Model, ModelInfo
-    from warcore.runner import ModelRunner
+    from warcore.modelrunner import ModelRunner
 
 
 @attrs.frozen
@@ -51,6 +51,8 @@ class SpecContext:
     and slots are the target's. Only while the algorithm is built."""
     model: Model
     """The target's model: a draft may share its weights."""
+    load: Callable[[str], Model]
+    """The model of a reference, as a person types it, in the target's dtype and on its device."""
     relay: Mapping[str, torch.Tensor]
     """[rows + 1, *shape] of each name of `relay(spec)`: forward stream only, row 0 is padding."""
     options: object

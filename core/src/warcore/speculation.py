@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from warcore.errors import ConfigError, WiringError, blame
+from warcore.options import Chosen
 from warcore.registry import PluginRecord, load, select
 from warcore.spec import DraftSpec
 
@@ -19,15 +20,6 @@ if TYPE_CHECKING:
     from warcore.model import ModelInfo
     from warcore.records import Kind
     from warcore.spec import SpecAlgorithm
-
-
-@attrs.frozen(eq=False)
-class Chosen:
-    """One plugin of an engine's speculation."""
-
-    name: str
-    cls: Any
-    options: object
 
 
 @attrs.frozen(eq=False)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from warcore.batch import ForwardBatch
-    from warcore.runner import ModelRunner
+    from warcore.modelrunner import ModelRunner
     from warcore.shared import SharedTables
     from warcore.spec import SpecAlgorithm
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from warcore.device import EventRing
+from warcore.device import EventRing, Observer
 from warcore.errors import DeviceError
 
 
@@ -206,7 +206,7 @@ def test_close_is_idempotent_and_ends_submission(device):
 # Observers
 
 
-class Notes:
+class Notes(Observer):
     def __init__(self):
         self.seen = []
 
@@ -230,13 +230,14 @@ class Notes:
 
 
 def test_an_observer_sees_each_thing_that_orders_work(device):
-    notes = device.observers = Notes()
+    notes = Notes()
     one, other = device.stream("one"), device.stream("other")
-    one.submit(lambda: None).result()
-    ticket = device.event().record(one)
-    ticket.synchronize()
-    other.wait(ticket)
-    device.synchronize()
+    with device.watched_by(notes):
+        one.submit(lambda: None).result()
+        ticket = device.event().record(one)
+        ticket.synchronize()
+        other.wait(ticket)
+        device.synchronize()
     assert notes.seen == [
         ("submitted", "one"),
         ("started", "one"),
@@ -454,18 +455,6 @@ def test_a_wait_within_a_capture_is_refused(graphs):
         stream.submit(graphs.graph().capture, lambda: stream.wait(ticket)).result()
 
 
-class Silent:
-    """An observer that looks away."""
-
-    def submitted(self, stream, pending): ...
-    def started(self, stream, pending): ...
-    def finished(self, stream, pending): ...
-    def joined(self, pending): ...
-    def recorded(self, stream, ticket): ...
-    def waited(self, stream, ticket): ...
-    def phase(self, stream, name): ...
-
-
 def marked(markers):
     """A stream, and a graph with one marker."""
     stream, graph, marker = markers.stream("forward"), markers.graph(), markers.event(external=True)
@@ -546,17 +535,16 @@ def test_each_ticket_is_passed_once(markers):
     stream, graph, marker, _ = marked(markers)
     seen = []
 
-    class Watching(Silent):
+    class Watching(Observer):
         def recorded(self, stream, ticket):
             if ticket.event is marker:
                 seen.append(ticket.generation)
 
-    markers.observers = Watching()
-    tickets = [
-        stream.submit(lambda: (marker.rearm(), graph.replay())[0]).result() for _ in range(4)
-    ]
-    markers.synchronize()
-    markers.observers = None
+    with markers.watched_by(Watching()):
+        tickets = [
+            stream.submit(lambda: (marker.rearm(), graph.replay())[0]).result() for _ in range(4)
+        ]
+        markers.synchronize()
     assert seen == [ticket.generation for ticket in tickets]
 
 

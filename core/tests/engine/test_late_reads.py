@@ -103,11 +103,11 @@ class Markerless(HostDevice):
         self.supports_external_events = False
 
 
-def replayed(seed, backend, monkeypatch, **config):
+def replayed(seed, backend, **config):
     """As `under`, with every decode replayed, on a device without markers."""
     device = Markerless("seeded", seed)
     given = {"backend": backend, "graph_runner": Replaying, **SIZES, **config}
-    with engine(monkeypatch, device=device, **given) as running:
+    with engine(device=device, **given) as running:
         outputs = running.generate(*workload(seed), raw=True)
         assert running.stats()["graphs"]["replays"]
         return [output.output_ids for output in outputs]
@@ -123,12 +123,12 @@ def test_some_seed_shows_a_lie_in_a_graph():
     assert any(under(seed, Lying, graph_runner=Replaying) != right(seed) for seed in range(SEEDS))
 
 
-def test_no_seed_shows_anything_where_graphs_have_no_marker(monkeypatch):
+def test_no_seed_shows_anything_where_graphs_have_no_marker():
     for seed in range(12):
-        assert replayed(seed, Inside, monkeypatch) == right(seed), f"seed {seed}"
+        assert replayed(seed, Inside) == right(seed), f"seed {seed}"
 
 
 def test_fencing_a_graph_without_a_marker_at_its_front_is_too_early(monkeypatch):
     """The in-graph metadata still reads: some seed shows it in the tokens."""
     monkeypatch.setattr(warcore.runner, "resolve", lambda *_, **__: SharedReadEnds.PRE_REPLAY)
-    assert any(replayed(seed, Inside, monkeypatch) != right(seed) for seed in range(SEEDS))
+    assert any(replayed(seed, Inside) != right(seed) for seed in range(SEEDS))

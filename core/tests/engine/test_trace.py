@@ -38,7 +38,7 @@ def of_kind(timeline, kind, lane=None):
     return [s for s in timeline.slices if s.kind == kind and lane in {None, s.lane}]
 
 
-def virtual(monkeypatch, backend=RowMajor, **config):
+def virtual(backend=RowMajor, **config):
     """An engine in virtual time: its metadata and its layers take time, and so do copies."""
     device = VirtualDevice()
 
@@ -51,7 +51,7 @@ def virtual(monkeypatch, backend=RowMajor, **config):
             device.spend(BODY / 2)
             return super().forward(q, k, v, layer, batch)
 
-    return engine(monkeypatch, device=device, backend=Timed, **config)
+    return engine(device=device, backend=Timed, **config)
 
 
 # ---- what is seen --------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_the_normal_loop_has_no_fence_and_no_barrier():
     assert not [arrow for arrow in timeline.arrows if arrow.kind == "fence"]
 
 
-def test_a_step_that_failed_says_what_with(monkeypatch):
+def test_a_step_that_failed_says_what_with():
     class Broken(RowMajor):
         def forward(self, q, k, v, layer, batch):
             raise ValueError("no such layer")
@@ -136,22 +136,22 @@ def test_a_phase_that_nobody_knows_is_a_part_like_any_other():
 # ---- when ----------------------------------------------------------------------------------------
 
 
-def test_in_virtual_time_a_fine_fence_falls_right_behind_the_metadata(monkeypatch):
-    timeline, _ = traced(virtual(monkeypatch), ["abc"])
+def test_in_virtual_time_a_fine_fence_falls_right_behind_the_metadata():
+    timeline, _ = traced(virtual(), ["abc"])
     for step in timeline.steps:
         assert step.end - step.begin == (METADATA + BODY) * 1000
         assert step.fence_at - step.begin == METADATA * 1000
 
 
-def test_in_virtual_time_a_coarse_fence_falls_at_the_end_of_the_forward(monkeypatch):
-    timeline, _ = traced(virtual(monkeypatch, fence="coarse"), ["abc"])
+def test_in_virtual_time_a_coarse_fence_falls_at_the_end_of_the_forward():
+    timeline, _ = traced(virtual(fence="coarse"), ["abc"])
     for step in timeline.steps:
         # A nanosecond before it, so that the arrow begins within the forward.
         assert step.fence_at == step.end - 1
 
 
-def test_the_barrier_lasts_until_the_fence_that_it_waits_for(monkeypatch):
-    timeline, _ = traced(virtual(monkeypatch), ["abc"])
+def test_the_barrier_lasts_until_the_fence_that_it_waits_for():
+    timeline, _ = traced(virtual(), ["abc"])
     waits = {s.step: s for s in of_kind(timeline, "wait", "schedule")}
     for step in timeline.steps:
         assert waits[step.number].end == step.fence_at
@@ -160,9 +160,9 @@ def test_the_barrier_lasts_until_the_fence_that_it_waits_for(monkeypatch):
 @pytest.mark.parametrize(
     ("fence", "waited"), [("declared", 0.0), ("coarse", METADATA + BODY - PREPARING)]
 )
-def test_a_write_waited_only_for_what_was_left_when_it_came(monkeypatch, fence, waited):
+def test_a_write_waited_only_for_what_was_left_when_it_came(fence, waited):
     # Pages of one token: every step writes the table.
-    running = virtual(monkeypatch, fence=fence, page_size=1)
+    running = virtual(fence=fence, page_size=1)
     core, device = running._assembly.scheduler, running._assembly.device
     # Longer than the reads of a forward, and shorter than the forward.
     core.next_batch = device.taking(PREPARING, core.next_batch)
@@ -173,8 +173,8 @@ def test_a_write_waited_only_for_what_was_left_when_it_came(monkeypatch, fence, 
     assert summary(timeline)["schedule_waited"] == sum(s.waited for s in timeline.steps) / 1e9
 
 
-def test_the_summary_adds_up_what_is_drawn(monkeypatch):
-    timeline, _ = traced(virtual(monkeypatch), ["abc"])
+def test_the_summary_adds_up_what_is_drawn():
+    timeline, _ = traced(virtual(), ["abc"])
     facts = summary(timeline)
     assert facts["forward_busy"] == pytest.approx(1.0)
     assert facts["step_seconds"] == pytest.approx((METADATA + BODY) * 1e-6)
@@ -184,8 +184,8 @@ def test_the_summary_adds_up_what_is_drawn(monkeypatch):
 
 
 @pytest.mark.parametrize(("how", "held"), [({"fence": "coarse"}, 1.0), ({"loop": "normal"}, None)])
-def test_a_coarse_fence_holds_the_tables_all_the_time_and_no_fence_never(monkeypatch, how, held):
-    timeline, _ = traced(virtual(monkeypatch, **how), ["abc"])
+def test_a_coarse_fence_holds_the_tables_all_the_time_and_no_fence_never(how, held):
+    timeline, _ = traced(virtual(**how), ["abc"])
     assert summary(timeline)["tables_held"] == pytest.approx(held, abs=1e-4)
 
 
@@ -244,7 +244,7 @@ def test_a_closed_recorder_leaves_nothing_behind():
         recorder.close()
         recorder.close()
         assert set(vars(scheduler)) == before
-        assert device.observers is None
+        assert device.observer is None
 
 
 def test_what_somebody_else_wrapped_before_is_put_back():
@@ -276,7 +276,7 @@ def test_keeping_no_step_is_refused():
             Recorder(parts.device, parts.scheduler, max_steps=0)
 
 
-def test_an_engine_that_ends_in_the_middle_leaves_what_was_seen(monkeypatch):
+def test_an_engine_that_ends_in_the_middle_leaves_what_was_seen():
     with engine(host="threads") as running, running.trace() as recorder:
         running.add_request("abc", SHORT)
         for _ in range(3):

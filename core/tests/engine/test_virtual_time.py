@@ -60,11 +60,10 @@ def disturb(running, draw, alive):
 @pytest.mark.parametrize(
     ("mixed", "steps"), [(False, STEPS), (True, STEPS // 4)], ids=["chunks apart", "mixed"]
 )
-def test_after_many_steps_of_arrivals_aborts_and_retracts_all_is_free(monkeypatch, mixed, steps):
+def test_after_many_steps_of_arrivals_aborts_and_retracts_all_is_free(mixed, steps):
     device = VirtualDevice({"forward": 1000.0, "schedule": 10.0})
     draw, alive, reasons = random.Random(17), set(), set()
     with engine(
-        monkeypatch,
         device=device,
         model=Family,
         backend=Nothing,

@@ -11,13 +11,15 @@ from parts import TABLES, batch_of, engine, fences, held, launch_of, named, runn
 from toys import RowMajor
 
 from warcore import ForwardMode, Output, SamplingParams
+from warcore.batching import Batching
 from warcore.device import EventRing
 from warcore.device.host import host_device
 from warcore.errors import DeviceError
 from warcore.fence import NEXT_STEP, FenceCounters, FenceReason, Offer, ReadFence
 from warcore.hooks import read_hooks
+from warcore.limits import Limits
 from warcore.relay import Relay
-from warcore.runner import ModelRunner
+from warcore.runner import PublishingRunner
 from warcore.scope import EngineScope
 from warcore.shared import SharedBuffers
 from warcore.step import Step
@@ -48,7 +50,7 @@ class Answering(Wrong):
         return self.runners[self.word] if self.word else None
 
 
-class Scripted(ModelRunner):
+class Scripted(PublishingRunner):
     """A target in whose execute the offers of a whole step happen, as a row lists them."""
 
     offers: object = None
@@ -72,7 +74,9 @@ def step_of(device, row):
     shared = SharedBuffers(device, schedule, rows=2, context=8, page_size=4)
     done = EventRing(device, depth=3)
     relay = Relay(2, device.torch_device)
-    step = Step(device, target, engine, tables=shared.tables, relay=relay, done=done, max_tokens=8)
+    limits = Limits(max_running=2, max_context=8, page_size=4, pages=4, prefill_chunk=4)
+    batching = Batching(shared.tables, relay, limits)
+    step = Step(device, target, engine, batching=batching, relay=relay, done=done)
     return step, runners, schedule
 
 

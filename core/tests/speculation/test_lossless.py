@@ -8,10 +8,10 @@ import drafters
 import pytest
 import torch
 from drafters import Drawn, Half, Model, Ragged, Remembers, Staging, Tree, WithTrees, Wrong
-from parts import all_is_free, engine, fences
-from toys import ToyTokenizer
+from parts import all_is_free, configured, engine, fences
+from toys import Replaying, ToyTokenizer
 
-from warcore import Draft, PluginError, SamplingParams, WiringError
+from warcore import Draft, FencePlan, PluginError, SamplingParams, WiringError
 from warcore.errors import ConfigError
 
 CHAINS = [Wrong, Drawn, Ragged, Model, Half, Remembers]
@@ -74,6 +74,20 @@ def test_a_draft_that_is_always_right_is_taken_whole(right):
     with engine(context_length=48, spec_algo=Model, spec_tokens=3) as running:
         told(running)
         assert running.stats()["drafts"]["accept_length"] > 3.5
+
+
+@pytest.mark.parametrize("cls", [Half, Model])
+def test_drafts_are_replayed_as_well_as_verifies_and_the_text_is_the_same(cls, right):
+    config = {"context_length": 48, "spec_algo": cls, "spec_tokens": 3, "graph_runner": Replaying}
+    planned = FencePlan.of(configured(**config)).graphs.captures
+    with engine(**config) as running:
+        ((draft, _),) = running._assembly.wired.drafts
+        assert texts(told(running)) == right
+        assert all_is_back(running)
+        assert {bucket.mode.value for bucket in draft.buckets} == {"decode", "draft_extend"}
+        target = running._assembly.runner
+        assert draft.captures.facts()["replays"] > target.captures.facts()["replays"] > 0
+        assert running.stats()["graphs"]["captures"] == planned
 
 
 def test_tokens_that_were_not_drawn_keep_even_sampled_text():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
-from warcore.device.base import Observer
 from warcore.device.host import HostDevice, host_device
 from warcore.device.operations import noting_origins, origins_wanted
 from warcore.device.virtual import VirtualDevice
@@ -39,7 +40,7 @@ def read(table, row):
 
 def test_work_is_seen_on_whatever_thread_it_runs_and_has_its_stream(device, table):
     attribution = Attribution({"table": table})
-    with attribution.watching(device):
+    with device.watched_by(attribution):
         for name in ("forward", "schedule"):
             device.stream(name).submit(read, table, 1).result()
     (one, other) = attribution.accesses
@@ -50,7 +51,7 @@ def test_work_is_seen_on_whatever_thread_it_runs_and_has_its_stream(device, tabl
 
 
 def test_what_the_host_does_is_seen_where_it_enters(device, table):
-    with Attribution({"table": table}) as attribution, attribution.watching(device):
+    with Attribution({"table": table}) as attribution, device.watched_by(attribution):
         stream = device.stream("forward")
         stream.submit(read, table, 1).result()
         read(table, 0)
@@ -66,7 +67,7 @@ def test_a_touch_has_the_phase_that_the_core_told(device, table):
         read(table, 2)
 
     attribution = Attribution({"table": table})
-    with attribution.watching(device):
+    with device.watched_by(attribution):
         stream = device.stream("forward")
         stream.submit(work).result()
         stream.submit(read, table, 5).result()
@@ -88,7 +89,7 @@ def test_work_inside_other_work_is_of_its_own_stream():
             read(table, 2)
 
         attribution = Attribution({"table": table})
-        with attribution.watching(device):
+        with device.watched_by(attribution):
             outer.submit(work).result()
     assert [(a.stream, a.phase, a.count) for a in attribution.accesses] == [
         ("inner", "", 1),
@@ -107,7 +108,7 @@ def test_work_that_fails_leaves_its_thread_as_it_was(device, table):
     stream = device.stream("forward")
     before = stream.submit(modes).result()
     attribution = Attribution({"table": table})
-    with attribution.watching(device), pytest.raises(LookupError):
+    with device.watched_by(attribution), pytest.raises(LookupError):
         stream.submit(work).result()
     assert len(attribution.accesses) == 1
     assert stream.submit(modes).result() == before
@@ -118,7 +119,7 @@ def test_the_order_is_the_same_however_threads_ran(table):
         with HostDevice("threads") as device:
             streams = [device.stream(name) for name in ("b", "a", "c")]
             attribution = Attribution({"table": table})
-            with attribution.watching(device):
+            with device.watched_by(attribution):
                 pendings = [s.submit(read, table, row) for row in range(4) for s in streams]
                 for pending in pendings:
                     pending.result()
@@ -133,17 +134,12 @@ def test_the_order_is_the_same_however_threads_ran(table):
 def test_a_device_is_watched_once(device, table):
     attribution = Attribution({"table": table})
     with (
-        attribution.watching(device),
+        device.watched_by(attribution),
         pytest.raises(DeviceError, match="watched already"),
-        attribution.watching(device),
+        device.watched_by(attribution),
     ):
         pass
-    assert device.observers is None
-
-
-def test_it_is_an_observer_that_another_can_hand_reports_on_to():
-    told = {name for name in vars(Observer) if not name.startswith("_")}
-    assert told <= set(dir(Attribution))
+    assert device.observer is None
 
 
 def test_the_core_is_named_only_where_nobody_else_is():
@@ -151,7 +147,7 @@ def test_the_core_is_named_only_where_nobody_else_is():
         stream = device.stream("schedule")
         shared = SharedBuffers(device, stream, rows=2, context=8, page_size=4)
         attribution = Attribution({"table": shared.tables.req_to_token})
-        with attribution.watching(device):
+        with device.watched_by(attribution):
             shared.write_pages(torch.tensor([2]), torch.tensor([5])).result()
     (access,) = attribution.accesses
     assert (access.kind, access.start, access.stop) == ("write", 32, 48)
@@ -165,7 +161,7 @@ def test_each_touch_is_told_as_it_comes(device, table):
         heard.append((access.stream, access.start // ROW, access.count, device.current_stream()))
 
     stream = device.stream("forward")
-    with Attribution({"table": table}, tell).watching(device):
+    with device.watched_by(Attribution({"table": table}, tell)):
         for row in (1, 4):
             stream.submit(read, table, row).result()
     assert heard == [("forward", 1, 1, stream), ("forward", 4, 1, stream)]
@@ -204,7 +200,7 @@ def facts(accesses):
 
 def test_a_capture_is_seen_with_its_lines(device, table):
     attribution = Attribution({"table": table})
-    with attribution.watching(device):
+    with device.watched_by(attribution):
         captured(device, device.stream("forward"), table)
     assert facts(attribution.accesses) == EXPECTED
     assert {a.place.file for a in attribution.accesses} == {HERE}
@@ -221,7 +217,7 @@ def test_each_call_of_a_replay_has_the_line_of_its_capture(device, table):
         graph.replay()
         graph.replay()
 
-    with attribution.watching(device):
+    with device.watched_by(attribution):
         stream.submit(replay).result()
     assert facts(attribution.accesses) == EXPECTED
     assert {(a.phase, a.count, a.stream) for a in attribution.accesses} == {
@@ -238,7 +234,7 @@ def test_without_an_attribution_at_its_capture_a_replay_has_the_line_that_replay
     def replay():
         graph.replay()  # here
 
-    with attribution.watching(device):
+    with device.watched_by(attribution):
         stream.submit(replay).result()
     assert [a.place.text for a in attribution.accesses] == ["graph.replay()  # here"] * 3
 
@@ -246,7 +242,7 @@ def test_without_an_attribution_at_its_capture_a_replay_has_the_line_that_replay
 def test_a_watched_replay_does_what_an_unwatched_one_does(device, table):
     stream = device.stream("forward")
     attribution = Attribution({"table": table})
-    with attribution.watching(device):
+    with device.watched_by(attribution):
         graph = captured(device, stream, table)
         table.fill_(9)
         stream.submit(graph.replay).result()
@@ -263,7 +259,7 @@ def test_what_runs_outside_the_graph_has_its_own_line(device, table):
         return graph.outside(lambda: read(table, 3)) + 1
 
     attribution = Attribution({"table": table})
-    with attribution.watching(device):
+    with device.watched_by(attribution):
         stream.submit(graph.capture, step).result()
         stream.submit(graph.replay).result()
     (access,) = attribution.accesses
@@ -273,7 +269,7 @@ def test_what_runs_outside_the_graph_has_its_own_line(device, table):
 def test_a_custom_op_is_seen_inside_at_a_replay_too(device, table):
     stream, graph = device.stream("forward"), device.graph()
     attribution = Attribution({"table": table})
-    with attribution.watching(device):
+    with device.watched_by(attribution):
         stream.submit(graph.capture, lambda: torch.ops.warcore_tests_device.first(table)).result()
         stream.submit(graph.replay).result()
     (access,) = attribution.accesses
@@ -289,7 +285,7 @@ def test_a_failed_capture_keeps_no_lines(device, table):
         table[0, 0].item()
 
     attribution = Attribution({"table": table})
-    with attribution.watching(device), pytest.raises(DeviceError, match="leaves the device"):
+    with device.watched_by(attribution), pytest.raises(DeviceError, match="leaves the device"):
         stream.submit(graph.capture, step).result()
     assert not graph._recorder.origins
 
@@ -310,11 +306,10 @@ def schedule_of(seed, watch):
                 table.index_select(0, torch.tensor([1])).tolist()
                 log.append((name, turn))
 
-        if watch:
-            device.observers = attribution
-        pendings = [device.stream(name).submit(work, name) for name in "abc"]
-        for pending in pendings:
-            pending.result()
+        with device.watched_by(attribution) if watch else nullcontext():
+            pendings = [device.stream(name).submit(work, name) for name in "abc"]
+            for pending in pendings:
+                pending.result()
     return log
 
 

@@ -384,8 +384,8 @@ def test_more_faults_than_are_kept_are_counted(guard):
 def device(request, guard):
     with host_device(request.param) as device:
         device.memory = guard.allocate
-        device.observers = guard.whereabouts
-        yield device
+        with device.watched_by(guard.whereabouts):
+            yield device
 
 
 def test_a_fault_knows_the_stream_and_the_phase(guard, device):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 import toys
 from parts import all_is_free, engine, fences
@@ -64,17 +66,18 @@ def device(request):
         yield device
 
 
-def guarded(monkeypatch, device, guard, **more):
+@contextmanager
+def guarded(device, guard, **more):
     device.memory = guard.allocate
-    device.observers = guard.whereabouts
-    return engine(monkeypatch, device=device, **more)
+    with device.watched_by(guard.whereabouts), engine(device=device, **more) as running:
+        yield running
 
 
 @pytest.mark.parametrize("graph_runner", ["none", toys.Replaying])
-def test_without_a_window_a_run_is_as_ever(monkeypatch, device, graph_runner, expected):
+def test_without_a_window_a_run_is_as_ever(device, graph_runner, expected):
     with (
         PageGuard() as guard,
-        guarded(monkeypatch, device, guard, graph_runner=graph_runner) as run,
+        guarded(device, guard, graph_runner=graph_runner) as run,
     ):
         assert guard.name_of(run._assembly.scheduler.launcher._shared.tables.req_to_token)
         assert tokens_of(run) == expected
@@ -88,7 +91,7 @@ def test_writes_of_the_scheduler_raise_no_alarm_while_the_readers_view_is_closed
 ):
     with PageGuard() as guard:
         monkeypatch.setattr(Closing, "guard", guard, raising=False)
-        with guarded(monkeypatch, device, guard, backend=Closing) as run:
+        with guarded(device, guard, backend=Closing) as run:
             assert tokens_of(run) == expected
             assert ("decode", "fine") in {(m.lower(), r) for m, r in fences(run)}
     assert not guard.faults
@@ -97,7 +100,7 @@ def test_writes_of_the_scheduler_raise_no_alarm_while_the_readers_view_is_closed
 def test_a_late_read_is_seen_and_the_run_goes_on(monkeypatch, device, expected):
     with PageGuard() as guard:
         monkeypatch.setattr(Closing, "guard", guard, raising=False)
-        with guarded(monkeypatch, device, guard, backend=Liar) as run:
+        with guarded(device, guard, backend=Liar) as run:
             assert tokens_of(run) == expected
     assert Liar.shared_read_ends(None, None) is SharedReadEnds.PRE_REPLAY
     assert guard.faults

@@ -16,7 +16,7 @@ from toys import CONTEXT, Inside, Late, Replaying, RowMajor
 import warcore.launcher
 import warcore.runner
 from warcore import SamplingParams, SharedReadEnds
-from warcore.device import Ticket
+from warcore.device import Observer, Ticket
 from warcore.device.host import HostDevice, host_device
 from warcore.device.operations import OperationMode
 from warcore.device.virtual import VirtualDevice
@@ -46,7 +46,7 @@ def test_a_device_gives_the_verdict_of_the_rules_alone(host, more):
     for seed in range(60):
         program = random_program(draw, **more)
         device = VirtualDevice() if host == "virtual" else HostDevice(host, seed)
-        with device, RaceDetector(device) as detector:
+        with device, RaceDetector(device) as detector, device.watched_by(detector):
             assert races_on(device, detector, program) == races_by_rule(program), (seed, program)
 
 
@@ -61,10 +61,8 @@ def device(request):
 
 @pytest.fixture
 def detector(device):
-    with RaceDetector(device) as detector:
-        device.observers = detector
+    with RaceDetector(device) as detector, device.watched_by(detector):
         yield detector
-        device.observers = None
 
 
 @pytest.fixture
@@ -203,13 +201,14 @@ def test_a_marker_orders_what_each_replay_did_before_it_and_nothing_after(device
         return device.event().record()
 
     forward.submit(graph.capture, reads).result()
-    with RaceDetector(device) as detector:
-        device.observers = Several(detector, Sees(detector, tensors))
+    with (
+        RaceDetector(device) as detector,
+        device.watched_by(Several(detector, Sees(detector, tensors))),
+    ):
         for _ in range(3):
             schedule.wait(forward.submit(replays).result())
             forward.wait(schedule.submit(writes).result())
         device.synchronize()
-        device.observers = None
     (race,) = detector.races
     assert (race.buffer, race.kind, race.count) == ("late", "WAR", 3)
 
@@ -298,7 +297,7 @@ class Uses(OperationMode):
             )
 
 
-class Sees:
+class Sees(Observer):
     """An observer that watches the threads of submitted work, and tells a detector of its uses."""
 
     def __init__(self, detector, tensors, host=()):
@@ -311,27 +310,21 @@ class Sees:
     def finished(self, stream, pending):
         self.modes.pop(id(pending)).__exit__(None, None, None)
 
-    def nothing(self, *args):
-        pass
-
-    submitted = joined = recorded = waited = phase = nothing
-
 
 @contextmanager
-def seen(host, monkeypatch, host_memory=lambda backend: {}, **config):
+def seen(host, host_memory=lambda backend: {}, **config):
     """An engine of toys and a detector that sees all that its parts and its backend do."""
     device = opened(host)
     with (
-        engine(monkeypatch, device=device, **{**SIZES, **config}) as running,
+        engine(device=device, **{**SIZES, **config}) as running,
         RaceDetector(device) as detector,
         EngineTouches(running, detector),
     ):
         pinned = host_memory(running._assembly.runner._backend)
         sees = Sees(detector, {**watched_tensors(running), **pinned}, pinned)
-        device.observers = Several(detector, sees)
-        yield running, detector
-        device.synchronize()
-        device.observers = None
+        with device.watched_by(Several(detector, sees)):
+            yield running, detector
+            device.synchronize()
 
 
 PROMPTS = ["abcdefg", "de", "fghijklmnopq", "x", "stuv"]
@@ -339,9 +332,9 @@ PARAMS = [SamplingParams(max_new_tokens=n, ignore_eos=True) for n in (9, 4, 7, 1
 SIZES = {"max_running_requests": 3, "kv_pages": 14, "context_length": 32, "prefill_chunk": 6}
 
 
-def races_of(host, monkeypatch, **config):
+def races_of(host, **config):
     # Some schedules feed a step what a race has destroyed, and it dies of that.
-    with seen(host, monkeypatch, **config) as (running, detector), suppress(IndexError):
+    with seen(host, **config) as (running, detector), suppress(IndexError):
         running.generate(PROMPTS, PARAMS, raw=True)
     return detector.races
 
@@ -357,13 +350,13 @@ def host(request):
 
 @pytest.mark.parametrize("config", [{}, {"graph_runner": Replaying}, {"mixed": True}], ids=str)
 @pytest.mark.parametrize("backend", [RowMajor, Inside, Late])
-def test_an_honest_engine_has_no_race(host, monkeypatch, backend, config):
-    races = races_of(host, monkeypatch, backend=backend, **config)
+def test_an_honest_engine_has_no_race(host, backend, config):
+    races = races_of(host, backend=backend, **config)
     assert races == (), told(races)
 
 
-def test_the_normal_loop_has_no_race_whatever_a_backend_says(host, monkeypatch):
-    races = races_of(host, monkeypatch, backend=Lying, loop="normal")
+def test_the_normal_loop_has_no_race_whatever_a_backend_says(host):
+    races = races_of(host, backend=Lying, loop="normal")
     assert races == (), told(races)
 
 
@@ -375,21 +368,21 @@ class Lying(Late):
 
 
 @pytest.mark.parametrize("config", [{}, {"graph_runner": Replaying}], ids=str)
-def test_a_backend_that_reads_later_than_it_says_is_found_in_one_run(host, monkeypatch, config):
-    races = races_of(host, monkeypatch, backend=Lying, **config)
+def test_a_backend_that_reads_later_than_it_says_is_found_in_one_run(host, config):
+    races = races_of(host, backend=Lying, **config)
     assert {(race.buffer, race.kind) for race in races} == {("req_to_token", "WAR")}
     assert {race.first.phase for race in races} <= {"body", "replay"}
     assert {race.second.stream for race in races} == {"schedule"}
 
 
-def test_a_coarse_fence_orders_what_a_lie_does_not(host, monkeypatch):
-    races = races_of(host, monkeypatch, backend=Lying, fence="coarse")
+def test_a_coarse_fence_orders_what_a_lie_does_not(host):
+    races = races_of(host, backend=Lying, fence="coarse")
     assert races == (), told(races)
 
 
 def test_a_core_that_fences_in_front_of_a_replay_that_still_reads_is_found(host, monkeypatch):
     monkeypatch.setattr(warcore.runner, "resolve", lambda *_, **__: SharedReadEnds.PRE_REPLAY)
-    races = races_of(host, monkeypatch, backend=Inside, graph_runner=Replaying)
+    races = races_of(host, backend=Inside, graph_runner=Replaying)
     assert {(race.buffer, race.kind) for race in races} == {("req_to_token", "WAR")}
     assert {race.first.phase for race in races} == {"replay"}
 
@@ -407,8 +400,8 @@ class Failing(RowMajor):
         return out
 
 
-def test_steps_that_fail_and_requests_that_end_early_race_with_nothing(host, monkeypatch):
-    with seen(host, monkeypatch, backend=Failing, kv_pages=10) as (running, detector):
+def test_steps_that_fail_and_requests_that_end_early_race_with_nothing(host):
+    with seen(host, backend=Failing, kv_pages=10) as (running, detector):
         numbers = [running.add_request(p, q) for p, q in zip(PROMPTS, PARAMS, strict=True)]
         running.step()
         running.abort(numbers[1])
@@ -419,22 +412,22 @@ def test_steps_that_fail_and_requests_that_end_early_race_with_nothing(host, mon
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_seed_hides_the_lie_and_none_shows_an_honest_backend(monkeypatch, seed):
-    assert races_of(f"seeded:{seed}", monkeypatch, backend=Lying)
-    assert races_of(f"seeded:{seed}", monkeypatch, backend=Inside, graph_runner=Replaying) == ()
+def test_no_seed_hides_the_lie_and_none_shows_an_honest_backend(seed):
+    assert races_of(f"seeded:{seed}", backend=Lying)
+    assert races_of(f"seeded:{seed}", backend=Inside, graph_runner=Replaying) == ()
 
 
-def test_the_lie_is_found_although_the_tokens_are_right(monkeypatch):
+def test_the_lie_is_found_although_the_tokens_are_right():
     with engine(backend=RowMajor, **SIZES) as running:
         right = running.generate(PROMPTS, PARAMS, raw=True)
-    with seen("inline", monkeypatch, backend=Lying) as (running, detector):
+    with seen("inline", backend=Lying) as (running, detector):
         shown = running.generate(PROMPTS, PARAMS, raw=True)
     assert [one.output_ids for one in shown] == [one.output_ids for one in right]
     assert detector.races
 
 
-def test_the_report_names_the_steps_and_the_order_that_is_missing(monkeypatch):
-    races = races_of("inline", monkeypatch, backend=Lying)
+def test_the_report_names_the_steps_and_the_order_that_is_missing():
+    races = races_of("inline", backend=Lying)
     race = next(race for race in races if race.second.operation == "SharedBuffers._write_pages")
     assert race.first.operation == "aten.index_select.default"
     late = "step 2 (SharedBuffers._write_pages on stream schedule)"
@@ -451,15 +444,15 @@ def test_a_barrier_that_waits_for_nothing_is_found_in_one_run(host, monkeypatch)
         held.discard()
 
     monkeypatch.setattr(ReadFence, "wait", unfenced)
-    races = races_of(host, monkeypatch, backend=RowMajor)
+    races = races_of(host, backend=RowMajor)
     assert {(race.buffer, race.kind) for race in races} == {("req_to_token", "WAR")}
     assert "out_graph" in {race.first.phase for race in races}
 
 
 @pytest.mark.parametrize("host", ["inline", "virtual"])
-def test_a_forward_that_does_not_wait_for_its_inputs_is_found(host, monkeypatch):
+def test_a_forward_that_does_not_wait_for_its_inputs_is_found(host):
     """Only where work runs at once does it find them there."""
-    with seen(host, monkeypatch) as (running, detector):
+    with seen(host) as (running, detector):
         running._assembly.scheduler.launcher._forward.wait = lambda ticket: None
         running.generate(PROMPTS, PARAMS, raw=True)
     assert {race.buffer for race in detector.races} == {"req_to_token", "step inputs"}
@@ -474,7 +467,7 @@ def test_a_look_at_the_relay_from_the_schedule_stream_is_found_in_one_run(host, 
         relays[0].lengths.index_select(0, torch.zeros(1, dtype=torch.int64))
 
     monkeypatch.setattr(SharedBuffers, "_write_pages", looks)
-    with seen(host, monkeypatch, backend=RowMajor) as (running, detector):
+    with seen(host, backend=RowMajor) as (running, detector):
         relays.append(running._assembly.scheduler.launcher._step._relay)
         running.generate(PROMPTS, PARAMS, raw=True)
     races = detector.races
@@ -488,9 +481,9 @@ def test_a_staging_slot_that_is_refilled_early_is_found_in_one_run(host, monkeyp
         return slot
 
     monkeypatch.setattr(warcore.launcher, "StagingRing", partial(StagingRing, words=512, depth=1))
-    assert races_of(host, monkeypatch, backend=RowMajor) == ()
+    assert races_of(host, backend=RowMajor) == ()
     monkeypatch.setattr(StagingRing, "_vacant", hasty)
-    races = races_of(host, monkeypatch, backend=RowMajor)
+    races = races_of(host, backend=RowMajor)
     (race,) = (race for race in races if race.buffer == "staging of the launcher")
     assert race.kind == "WAR"
     assert race.second_work.startswith("the host in step ")
@@ -506,8 +499,8 @@ class Staged(RowMajor):
             self.ctx.stage("lens", list(range(batch.padded_size)))
 
 
-def test_what_a_backend_stages_through_the_core_is_in_order(host, monkeypatch):
-    races = races_of(host, monkeypatch, backend=Staged)
+def test_what_a_backend_stages_through_the_core_is_in_order(host):
+    races = races_of(host, backend=Staged)
     assert races == (), told(races)
 
 
@@ -520,7 +513,7 @@ def test_a_ring_behind_ctx_stage_that_does_not_wait_is_found(host, monkeypatch):
         return slot
 
     monkeypatch.setattr(StagingRing, "_vacant", hasty)
-    races = races_of(host, monkeypatch, backend=Staged)
+    races = races_of(host, backend=Staged)
     assert ("staging of the backend", "WAR") in {(race.buffer, race.kind) for race in races}
 
 
@@ -537,9 +530,9 @@ class Pinning(RowMajor):
         self.ctx.static("sizes", (8,), torch.int64).copy_(self.pinned, non_blocking=True)
 
 
-def test_pinned_memory_that_a_backend_refills_early_is_found_in_one_run(host, monkeypatch):
+def test_pinned_memory_that_a_backend_refills_early_is_found_in_one_run(host):
     """On the host device no schedule shows it: there the copy has ended when the call returns."""
-    races = races_of(host, monkeypatch, backend=Pinning, host_memory=lambda b: {"pinned": b.pinned})
+    races = races_of(host, backend=Pinning, host_memory=lambda b: {"pinned": b.pinned})
     (race,) = races
     assert (race.buffer, race.kind, race.streams) == ("pinned", "WAR", ("forward", "forward"))
     assert race.second_work.startswith("the host code of step ")
@@ -554,7 +547,7 @@ def test_results_that_are_taken_early_are_found(host, monkeypatch):
         return collect(launcher, launch)
 
     monkeypatch.setattr(Launcher, "collect", early)
-    races = races_of(host, monkeypatch)
+    races = races_of(host)
     assert ("results", "RAW") in {(race.buffer, race.kind) for race in races}
 
 
@@ -573,8 +566,8 @@ class Unwaited:
     __hash__ = None
 
 
-def test_watching_needs_no_source_of_its_own_to_judge_the_core(host, monkeypatch):
-    with engine(monkeypatch, device=opened(host), **SIZES) as running:
+def test_watching_needs_no_source_of_its_own_to_judge_the_core(host):
+    with engine(device=opened(host), **SIZES) as running:
         with watch_races(running) as detector:
             running.generate(PROMPTS, PARAMS, raw=True)
         assert detector.races == ()
@@ -582,7 +575,7 @@ def test_watching_needs_no_source_of_its_own_to_judge_the_core(host, monkeypatch
         running.generate(PROMPTS[:1], PARAMS[:1], raw=True)
 
 
-def test_a_watched_device_is_refused(monkeypatch):
+def test_a_watched_device_is_refused():
     with engine() as running, watch_races(running), pytest.raises(DeviceError, match="already"):
         running.trace()
     with engine() as running, running.trace(), pytest.raises(DeviceError, match="already"):

@@ -120,7 +120,7 @@ def test_a_core_that_publishes_at_the_end_of_the_replay_is_sound_and_too_late():
 
 def test_a_core_that_takes_the_marker_of_the_replay_before_is_found_by_its_position(monkeypatch):
     """It waits for a record that has been passed: nothing is armed when the ticket is offered."""
-    replay = warcore.runner.ModelRunner._replay_past
+    replay = warcore.runner.PublishingRunner._replay_past
 
     def stale(runner, marker, batch, bucket):
         last = marker.rearm()
@@ -132,7 +132,7 @@ def test_a_core_that_takes_the_marker_of_the_replay_before_is_found_by_its_posit
         finally:
             del runner._offer_ticket
 
-    monkeypatch.setattr(warcore.runner.ModelRunner, "_replay_past", stale)
+    monkeypatch.setattr(warcore.runner.PublishingRunner, "_replay_past", stale)
     failure = refuted(backend_engine.event_position, cells="decode-unbroken-*")
     assert failure.observed == "the event is never done"
     assert ("req_to_token", "WAR") in races(runner=Recording)
@@ -236,7 +236,7 @@ def test_a_table_that_the_forward_tidies_up_is_found(monkeypatch):
 
     def tidies(step, launch):
         forward(step, launch)
-        step._tables.req_to_token[-1].zero_()
+        step._batching._tables.req_to_token[-1].zero_()
 
     monkeypatch.setattr(Step, "_forward", tidies)
     assert {("req_to_token", "WAW")} <= races()

@@ -55,6 +55,16 @@ def test_decodes_are_captured_at_the_sizes_that_were_named():
     assert shapes(planned(graph_buckets=[2, 3])) == [(2, 2), (3, 3)]
 
 
+def test_a_draft_runner_replays_its_decodes_and_what_follows_a_verify_but_no_prefills():
+    of = limits(max_running=2, drafted=3)
+    config = configured(graph_prefill_buckets=(8,), graph_positions=10_000)
+    buckets = plan_buckets(config, of, frozenset(ForwardMode), lambda batch: 0, CPU, draft=True)
+    assert {bucket.mode for bucket in buckets} == {DECODE, ForwardMode.DRAFT_EXTEND}
+    assert shapes(buckets) == [(1, 1), (2, 2)]
+    assert shapes(buckets, ForwardMode.DRAFT_EXTEND) == [(1, 4), (2, 8)]
+    assert {bucket.max_seq_len for bucket in buckets} == {of.longest + 4}
+
+
 def test_on_a_cpu_prefills_are_captured_only_where_somebody_named_sizes():
     assert shapes(planned(), EXTEND) == []
     assert shapes(planned(graph_prefill_buckets=(2, 5)), EXTEND) == [(1, 2), (1, 5), (2, 2), (4, 5)]

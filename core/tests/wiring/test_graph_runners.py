@@ -14,7 +14,7 @@ from parts import all_is_free, configured, engine, fences
 from replays import Gate
 from toys import Inside, Late, Replaying, RowMajor, Toy
 
-import warcore.wiring
+import warcore.choices
 from warcore import (
     Engine,
     ForwardMode,
@@ -25,9 +25,9 @@ from warcore import (
     SharedReadEnds,
     WiringError,
 )
+from warcore.choices import choose
 from warcore.device.host import HostDevice
 from warcore.errors import ConfigError
-from warcore.wiring import choose
 
 HOSTS = ["inline", "threads", "seeded:3"]
 PARAMS = SamplingParams(max_new_tokens=8, ignore_eos=True)
@@ -80,7 +80,7 @@ def installed(monkeypatch):
     model = attrs.evolve(PluginRecord.of_class("model", Toy), name="toy")
 
     def install(*records):
-        monkeypatch.setattr(warcore.wiring, "find_plugins", lambda disable: (model, *records))
+        monkeypatch.setattr(warcore.choices, "find_plugins", lambda disable: (model, *records))
 
     install()
     return install
@@ -94,7 +94,7 @@ def chosen(*, graphs=True, **config):
 
 def test_without_a_graph_runner_every_step_runs_eagerly(installed):
     choices = chosen()
-    assert (choices.graph_runner, choices.graph_runner_name) == (None, "none")
+    assert choices.graph_runner is None
     assert choices.graph is GraphKind.NONE
 
 
@@ -102,13 +102,13 @@ def test_without_a_graph_runner_every_step_runs_eagerly(installed):
 def test_the_only_one_that_can_serve_is_taken_and_backends_know_its_kind(installed, kind):
     installed(runner("alpha", "no windows"), runner("beta", kind=kind), broken("gamma"))
     choices = chosen()
-    assert choices.graph_runner_name == "beta"
+    assert choices.graph_runner.name == "beta"
     assert choices.graph is kind
 
 
 def test_of_several_the_highest_rank_is_taken(installed):
     installed(runner("alpha"), runner("beta", rank=10), runner("gamma", "no", rank=20))
-    assert chosen().graph_runner_name == "beta"
+    assert chosen().graph_runner.name == "beta"
 
 
 def test_a_tie_is_an_error_that_lists_those_that_tie(installed):
@@ -122,7 +122,7 @@ def test_a_tie_is_an_error_that_lists_those_that_tie(installed):
 
 def test_a_name_settles_a_tie(installed):
     installed(runner("alpha"), runner("beta"))
-    assert chosen(graph_runner="beta").graph_runner_name == "beta"
+    assert chosen(graph_runner="beta").graph_runner.name == "beta"
 
 
 def test_if_none_can_serve_steps_run_eagerly(installed):
@@ -165,7 +165,7 @@ def test_none_is_none_whatever_is_installed(installed):
 
 def test_a_class_can_be_given_and_needs_no_registration(installed):
     choices = chosen(graph_runner=Replaying)
-    assert (choices.graph_runner, choices.graph_runner_name) == (Replaying, "Replaying")
+    assert (choices.graph_runner.cls, choices.graph_runner.name) == (Replaying, "Replaying")
 
 
 def test_a_class_of_the_wrong_kind_is_refused(installed):
@@ -185,7 +185,7 @@ def test_what_is_neither_a_name_nor_a_class_is_refused(value):
 
 def test_its_options_reach_it(installed):
     installed(runner("alpha"))
-    assert chosen(options={"alpha.segments": "3"}).graph_runner_options == Options(segments=3)
+    assert chosen(options={"alpha.segments": "3"}).graph_runner.options == Options(segments=3)
 
 
 def test_an_unknown_option_is_refused(installed):
@@ -227,10 +227,10 @@ def test_on_a_device_without_graphs_a_named_one_is_refused(installed, wanted):
     )
 
 
-def test_an_engine_on_a_device_without_graphs_answers(monkeypatch, right):
+def test_an_engine_on_a_device_without_graphs_answers(right):
     device = HostDevice("inline")
     device.supports_graphs = False
-    with engine(monkeypatch, device=device, graph_runner=None) as running:
+    with engine(device=device, graph_runner=None) as running:
         outputs = running.generate(PROMPTS, PARAMS)
         assert [output.output_ids for output in outputs] == list(right.values())
         assert not running.stats()["graphs"]
@@ -289,7 +289,7 @@ def test_whatever_else_a_capture_raises_is_blamed_on_those_who_were_in_it(host):
         def init_forward_metadata_in_graph(self, batch):
             raise LookupError("no table")
 
-    with pytest.raises(PluginError, match=r"Replaying with backend Broken.*no table") as raised:
+    with pytest.raises(PluginError, match=r"Replaying with backend:Broken.*no table") as raised:
         engine(host=host, backend=Broken, graph_runner=Replaying)
     assert isinstance(raised.value.__cause__, LookupError)
 

@@ -9,10 +9,10 @@ from toys import RowMajor, Toy
 
 import warcore.memory
 from warcore import Engine, PluginError, SamplingParams
+from warcore.choices import choose
 from warcore.device.host import HostDevice
 from warcore.errors import ConfigError
 from warcore.memory import free_bytes, plan_memory
-from warcore.wiring import choose
 
 PAGE = 2 * 2 * (4 * 2 * 8) * 8
 """Bytes of a page of the toy: layers, k and v, [page size 4, heads, size of a head], float64."""

@@ -10,10 +10,10 @@ from parts import configured
 from toys import RowMajor, Toy
 
 from warcore import NoOptions
+from warcore.choices import choose
 from warcore.device.host import HostDevice
 from warcore.errors import ConfigError
 from warcore.options import parse_options
-from warcore.wiring import choose
 
 
 @attrs.frozen
@@ -94,7 +94,7 @@ def choices(**options):
 
 def test_each_option_goes_to_the_plugin_of_its_name():
     made = choices(**{"Tunable.chunk": "3", "TunableToy.name": "bear"})
-    assert made.backend_options == Options(chunk=3)
+    assert made.backend.options == Options(chunk=3)
     assert made.model_options == Options(name="bear")
 
 

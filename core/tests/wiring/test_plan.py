@@ -17,6 +17,7 @@ from warcore import (
     Stager,
     WiringError,
 )
+from warcore.device import Observer
 from warcore.device.host import HostDevice
 from warcore.fence import NEXT_STEP, FenceReason
 
@@ -85,7 +86,7 @@ PLACES = {"out_graph": PRE, "gates": PRE, "in_graph": IN, "body": POST}
 """Where a record stands that is made in a phase of an eager step."""
 
 
-class Waits:
+class Waits(Observer):
     """Which of a step's records the schedule stream waited for: (runs as, place)."""
 
     def __init__(self):
@@ -111,11 +112,6 @@ class Waits:
         if stream is not None and stream.name == "schedule" and ticket in self.places:
             step, place = self.places[ticket]
             self.seen.add(("graph" if step in self.replayed else "eager", place))
-
-    def submitted(self, stream, pending): ...
-    def started(self, stream, pending): ...
-    def finished(self, stream, pending): ...
-    def joined(self, pending): ...
 
 
 class Unmarked(HostDevice):
@@ -157,14 +153,15 @@ def given(config):
 
 
 @pytest.mark.parametrize("config", RUNS.values(), ids=RUNS)
-def test_every_fence_falls_as_planned(config, monkeypatch):
+def test_every_fence_falls_as_planned(config):
     config = {"prefill_chunk": 12, **config}
     planned = plan(**given(config)).steps
-    with engine(monkeypatch, **given(config)) as running:
-        running._assembly.device.observers = waits = Waits()
+    with engine(**given(config)) as running:
+        waits = Waits()
         lengths = [SamplingParams(max_new_tokens=n, ignore_eos=True) for n in (3, 7, 9, 11)]
-        running.generate(["abc", "a" * 13, "ab", "x" * 20], lengths, raw=True)
-        running.generate("abc", lengths[0], raw=True)
+        with running._assembly.device.watched_by(waits):
+            running.generate(["abc", "a" * 13, "ab", "x" * 20], lengths, raw=True)
+            running.generate("abc", lengths[0], raw=True)
         counted = fences(running)
     assert counted.keys() == {(step.mode.value, step.reason.value) for step in planned}
     assert waits.seen == {(step.runs_as, step.records_at) for step in planned}

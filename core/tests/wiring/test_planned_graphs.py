@@ -9,7 +9,7 @@ import pytest
 from parts import configured, engine
 from toys import Replaying, RowMajor, Toy
 
-import warcore.wiring
+import warcore.choices
 from warcore import FencePlan, ForwardMode, GraphKind, PluginError, PluginRecord
 from warcore.device.host import HostDevice
 from warcore.errors import ConfigError
@@ -205,7 +205,7 @@ def installed(monkeypatch):
     model = attrs.evolve(PluginRecord.of_class("model", Toy), name="toy")
 
     def install(*records):
-        monkeypatch.setattr(warcore.wiring, "find_plugins", lambda disable: (model, *records))
+        monkeypatch.setattr(warcore.choices, "find_plugins", lambda disable: (model, *records))
 
     return install
 

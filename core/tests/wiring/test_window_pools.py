@@ -7,9 +7,9 @@ from parts import configured, engine
 from toys import Toy
 from windowed import WINDOW, Mapped, MappedInside, MappedLate, Unmapped, Windowed
 
+from warcore.choices import choose
 from warcore.device.host import HostDevice
 from warcore.memory import plan_memory
-from warcore.wiring import choose
 
 HYBRID = {"backend": None, "prefill_backend": MappedLate, "decode_backend": MappedInside}
 

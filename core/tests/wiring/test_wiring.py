@@ -11,12 +11,12 @@ import toys
 from parts import configured
 from toys import INFO, RowMajor, Toy
 
+import warcore.choices
 import warcore.fitting
-import warcore.wiring
 from warcore import Layer, ModelError, PluginError, PluginRecord, WiringError
+from warcore.choices import choose
 from warcore.device.host import HostDevice
 from warcore.errors import ConfigError
-from warcore.wiring import choose
 
 HOST = HostDevice("inline")
 
@@ -48,7 +48,7 @@ def installed(monkeypatch):
 
     def install(*records):
         monkeypatch.setattr(
-            warcore.wiring, "find_plugins", lambda disable: (record("model", "toy", Toy), *records)
+            warcore.choices, "find_plugins", lambda disable: (record("model", "toy", Toy), *records)
         )
 
     install()
@@ -64,12 +64,12 @@ def chosen(**config):
 
 def test_the_only_backend_that_can_serve_is_taken(installed):
     installed(backend("alpha", "no"), backend("beta"), broken("backend", "gamma"))
-    assert chosen().backend_name == "beta"
+    assert chosen().backend.name == "beta"
 
 
 def test_of_several_the_highest_rank_is_taken(installed):
     installed(backend("alpha"), backend("beta", rank=2), backend("gamma", "no", rank=3))
-    assert chosen().backend_name == "beta"
+    assert chosen().backend.name == "beta"
 
 
 def test_a_tie_is_an_error_that_lists_those_that_tie(installed):
@@ -125,8 +125,8 @@ def test_a_page_size_that_does_not_fit_is_shown_with_the_other_reasons(installed
 
 def test_a_class_can_be_given_and_needs_no_registration(installed):
     choices = chosen(backend=RowMajor, model=Toy)
-    assert choices.backend is RowMajor
-    assert choices.backend_name == "RowMajor"
+    assert choices.backend.cls is RowMajor
+    assert choices.backend.name == "RowMajor"
     assert (choices.family, choices.ref) == (Toy, "Toy")
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from warcore.engine import Engine
     from warcore.output import RequestOutput
-    from warcore.sampling import SamplingParams
+    from warcore.samplingparams import SamplingParams
 
 log = logging.getLogger("warcore.cli")
 

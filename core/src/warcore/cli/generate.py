@@ -15,7 +15,7 @@ from warcore.cli.settings import engine_options, sampling_options
 if TYPE_CHECKING:
     from warcore.cli.answering import Task
     from warcore.config import EngineConfig
-    from warcore.sampling import SamplingParams
+    from warcore.samplingparams import SamplingParams
 
 _SHOW = "Output"
 

@@ -6,21 +6,19 @@ imports no torch.
 
 from __future__ import annotations
 
-import functools
-import shlex
 from typing import TYPE_CHECKING, Any
 
-import attrs
-import click
-
+from warcore.cli.filling import default_of, filling
 from warcore.cli.sections import option
 from warcore.cli.usage import OneOf
 from warcore.config import DTYPES, EngineConfig
 from warcore.errors import ConfigError
-from warcore.sampling import SamplingParams
+from warcore.samplingparams import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import click
 
     Decorator = Callable[..., Any]
 
@@ -31,7 +29,7 @@ _PLUGINS, _SAMPLE = "Plugins", "Sampling"
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the engine's options; it is called with `config: EngineConfig`."""
     options = {**_serving(), **_sizes(), **_graphs(), **_speculation(), **_plugins(), **_draws()}
-    return _filling(EngineConfig, "config", options, command)
+    return filling(EngineConfig, "config", options, command)
 
 
 def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,64 +37,12 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     The seed is the engine's: a request's own would be the same for every prompt of a command.
     """
-    return _filling(SamplingParams, "params", _sampling(), command)
-
-
-def _filling(
-    cls: type, argument: str, options: dict[str, Decorator], command: Callable[..., Any]
-) -> Callable[..., Any]:
-    """`command` with `options` (by field of `cls`), called with an instance as `argument`."""
-
-    @functools.wraps(command)
-    def filled(*args: Any, **given: Any) -> Any:
-        values = {name: given.pop(name) for name in options}
-        _check(cls, values)
-        return command(*args, **{argument: cls(**values)}, **given)
-
-    for decorate in reversed(options.values()):
-        filled = decorate(filled)
-    return filled
-
-
-def _check(cls: type, values: dict[str, Any]) -> None:
-    """ConfigError for a value that a field refuses, and for options that contradict each other."""
-    for field, value in values.items():
-        attribute = attrs.fields_dict(cls)[field]
-        if attribute.validator is None:
-            continue
-        try:
-            attribute.validator(None, attribute, value)
-        except ConfigError as error:
-            raise _of_option(error, field, value) from error
-    if values.get("loop") == "normal" and values.get("fence") == "coarse":
-        raise ConfigError(
-            "--loop normal --fence coarse: the normal loop has no fence",
-            next="leave out one of the two",
-        )
-
-
-def _of_option(error: ConfigError, field: str, value: Any) -> ConfigError:
-    """`error` of a field with the option in its place, which is what a person typed."""
-    ctx = click.get_current_context()
-    name = next(p.opts[0] for p in ctx.command.params if p.name == field)
-    allowed = (error.next or "").replace(f"{field} takes", "give").removesuffix(", or None")
-    if not allowed.startswith("give "):
-        return ConfigError(error.what.replace(f"{field}=", f"{name} "), next=error.next)
-    words = value if isinstance(value, tuple) else (value,)
-    numbers = all(isinstance(one, int) for one in words)
-    shown = shlex.join([",".join(map(str, words))] if numbers else map(str, words))
-    return ConfigError(f"{name} {shown}: {allowed}", next=f"{ctx.command_path} --help")
-
-
-def _default(cls: type, field: str) -> dict[str, Any]:
-    """The default of the class, shown unless it is None: then the help says what None means."""
-    value = getattr(attrs.fields(cls), field).default
-    return {"default": value, "show_default": value is not None}
+    return filling(SamplingParams, "params", _sampling(), command)
 
 
 def _engine(section: str, field: str, text: str, **attributes: Any) -> Decorator:
     name = f"--{field.replace('_', '-')}"
-    default = _default(EngineConfig, field)
+    default = default_of(EngineConfig, field)
     return option(section, name, field, help=text, **default, **attributes)
 
 
@@ -229,7 +175,7 @@ def _sampling() -> dict[str, Decorator]:
     def of(field: str, kind: type, text: str) -> Decorator:
         name = f"--{field.replace('_', '-')}"
         metavar = "N" if kind is int else "X"
-        default = _default(SamplingParams, field)
+        default = default_of(SamplingParams, field)
         return option(_SAMPLE, name, field, type=kind, metavar=metavar, help=text, **default)
 
     return {

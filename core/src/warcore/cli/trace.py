@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from warcore.cli.files import Target
     from warcore.config import EngineConfig
     from warcore.engine import Engine
-    from warcore.sampling import SamplingParams
+    from warcore.samplingparams import SamplingParams
     from warcore.tracing import Timeline
 
 _DRAW, _SHOW = "Timeline", "Output"

@@ -5,8 +5,9 @@ Importing it imports no torch: the devices are loaded when they are first asked 
 
 from __future__ import annotations
 
-from warcore.device.base import Device, Event, Latch, Observer, Pending, Stream, Ticket
+from warcore.device.base import Device, Event, Latch, Pending, Stream, Ticket
 from warcore.device.graph import Graph, GraphPool
+from warcore.device.observer import Observer
 from warcore.device.ring import EventRing
 from warcore.errors import ConfigError, DeviceError
 

@@ -14,17 +14,21 @@ One piece of runner and scheduler code runs on every device. Rules that hold on 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
+from warcore.errors import DeviceError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
     from typing_extensions import Self
 
     from warcore.device.graph import Graph, GraphPool
+    from warcore.device.observer import Observer
 
 
 class Pending(ABC):
@@ -150,35 +154,6 @@ class Latch(ABC):
         """Whether it is open."""
 
 
-class Observer(Protocol):
-    """Sees what happens on a device: a race detector, a timeline. Set as `Device.observers`.
-
-    Each method is called on the thread, and at the moment, where the thing takes effect. It must
-    not use the device's streams, events or latches.
-    """
-
-    def submitted(self, stream: Stream, pending: Pending) -> None:
-        """The work was put into `stream`; everything that the caller did so far is before it."""
-
-    def started(self, stream: Stream, pending: Pending) -> None:
-        """The work begins."""
-
-    def finished(self, stream: Stream, pending: Pending) -> None:
-        """The work has returned or raised."""
-
-    def joined(self, pending: Pending) -> None:
-        """The caller has taken the outcome of the work."""
-
-    def recorded(self, stream: Stream, ticket: Ticket) -> None:
-        """`stream` passes the record."""
-
-    def waited(self, stream: Stream | None, ticket: Ticket) -> None:
-        """`stream` goes on after the record of `ticket`; None: the host does."""
-
-    def phase(self, stream: Stream | None, name: str) -> None:
-        """The work that runs on `stream` goes on to its phase `name`; the one before has ended."""
-
-
 class Device(ABC):
     """Makes streams and all that belongs to them. Used as a context manager it closes itself."""
 
@@ -190,8 +165,8 @@ class Device(ABC):
     supports_external_events: bool
     streams: Sequence[Stream]
     """All that were made, the oldest first."""
-    observers: Observer | None = None
-    """Who watches. None costs one comparison at each place that would report."""
+    observer: Observer | None = None
+    """Who watches, as `watched_by` says. None costs one comparison at each place that reports."""
 
     @property
     @abstractmethod
@@ -246,10 +221,23 @@ class Device(ABC):
         memory = torch.zeros(shape, dtype=dtype, device=self.torch_device)
         return memory, memory
 
+    @contextmanager
+    def watched_by(self, observer: Observer) -> Iterator[None]:
+        """Within, `observer` sees what happens here. DeviceError if somebody watches already."""
+        if self.observer is not None:
+            raise DeviceError(
+                "this device is watched already", next="close the other observer first"
+            )
+        self.observer = observer
+        try:
+            yield
+        finally:
+            self.observer = None
+
     def phase(self, name: str) -> None:
         """Tell the observer, if there is one, that the running work goes on to its phase `name`."""
-        if self.observers is not None:
-            self.observers.phase(self.current_stream(), name)
+        if self.observer is not None:
+            self.observer.phase(self.current_stream(), name)
 
     @abstractmethod
     def synchronize(self) -> None:

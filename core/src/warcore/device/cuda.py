@@ -51,8 +51,8 @@ class CudaStream(Stream):
         if device.closed:
             raise DeviceError(f"the device is closed: {self!r} takes no more work")
         pending = Outcome(device, self, fn, args)
-        if device.observers is not None:
-            device.observers.submitted(self, pending)
+        if device.observer is not None:
+            device.observer.submitted(self, pending)
         local = device.local
         outer, local.stream = local.stream, self
         try:
@@ -72,8 +72,8 @@ class CudaStream(Stream):
         event.check(ticket.generation)
         if ticket.generation:
             self.raw.wait_event(event.raw)
-        if self._device.observers is not None:
-            self._device.observers.waited(self, ticket)
+        if self._device.observer is not None:
+            self._device.observer.waited(self, ticket)
 
 
 class CudaDevice(Device):

@@ -100,8 +100,8 @@ class CudaEvent(Event):
         if generation:
             self.raw.synchronize()
             device = self._device
-            if device.observers is not None:
-                device.observers.waited(device.local.stream, Ticket(self, generation))
+            if device.observer is not None:
+                device.observer.waited(device.local.stream, Ticket(self, generation))
 
     def check(self, generation: int) -> None:
         """DeviceError unless `generation` is what CUDA would wait for now."""
@@ -148,5 +148,5 @@ class CudaEvent(Event):
 
     def _is_newest(self, stream: CudaStream, generation: int) -> None:
         self._recorded, self._armed = generation, 0
-        if self._device.observers is not None:
-            self._device.observers.recorded(stream, Ticket(self, generation))
+        if self._device.observer is not None:
+            self._device.observer.recorded(stream, Ticket(self, generation))

@@ -61,8 +61,8 @@ class HostEvent(Event):
         now = target.acts_now()
         ticket = self._next(None if now else self._unreached)
         if now:
-            if device.observers is not None:
-                device.observers.recorded(target, ticket)
+            if device.observer is not None:
+                device.observer.recorded(target, ticket)
         else:
             target.enqueue(partial(self._pass, ticket, target))
         device.turns.changed()
@@ -121,8 +121,8 @@ class HostEvent(Event):
             )
         else:
             device.turns.switch()
-        if device.observers is not None and ticket.generation:
-            device.observers.waited(stream, ticket)
+        if device.observer is not None and ticket.generation:
+            device.observer.waited(stream, ticket)
 
     def check(self, generation: int) -> None:
         """DeviceError for a ticket that nothing can ever reach."""
@@ -168,8 +168,8 @@ class HostEvent(Event):
     def _pass(self, ticket: Ticket, stream: Stream) -> None:
         device = self._device
         # The observer first: whoever waits must find what it notes down here.
-        if device.observers is not None:
-            device.observers.recorded(stream, ticket)
+        if device.observer is not None:
+            device.observer.recorded(stream, ticket)
         self._unreached.discard(ticket.generation)
         device.turns.changed()
 

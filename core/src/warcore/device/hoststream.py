@@ -78,8 +78,8 @@ class InlineStream(HostStream):
         if device.closed:
             raise DeviceError(f"the device is closed: {self!r} takes no more work")
         pending = Outcome(device, self, fn, args)
-        if device.observers is not None:
-            device.observers.submitted(self, pending)
+        if device.observer is not None:
+            device.observer.submitted(self, pending)
         if self._busy:
             self._later.append(pending)
         else:

@@ -41,9 +41,9 @@ class Outcome(Pending):
         """
         fn, args = self._fn, self._args
         assert fn is not None
-        observers = self.device.observers
-        if observers is not None:
-            observers.started(self.stream, self)
+        observer = self.device.observer
+        if observer is not None:
+            observer.started(self.stream, self)
         try:
             self._value = fn(*args)
         except Exception as error:  # noqa: BLE001 - result() raises it
@@ -53,8 +53,8 @@ class Outcome(Pending):
             raise
         finally:
             self._fn, self._args = None, ()
-            if observers is not None:
-                observers.finished(self.stream, self)
+            if observer is not None:
+                observer.finished(self.stream, self)
             self._done = True
 
     def drop(self, why: str) -> None:
@@ -66,8 +66,8 @@ class Outcome(Pending):
     def result(self) -> Any:
         if not self._done:
             self._await()
-        if self.device.observers is not None:
-            self.device.observers.joined(self)
+        if self.device.observer is not None:
+            self.device.observer.joined(self)
         if self._error is not None:
             raise self._error
         return self._value

@@ -80,8 +80,8 @@ class ThreadStream(HostStream):
     def submit(self, fn: Callable[..., Any], *args: Any) -> ThreadPending:
         device = self.device
         pending = ThreadPending(device, self, fn, args)
-        if device.observers is not None:
-            device.observers.submitted(self, pending)
+        if device.observer is not None:
+            device.observer.submitted(self, pending)
         self._put(pending)
         self._turns.switch()
         return pending

@@ -46,8 +46,8 @@ class VirtualStream(Stream):
         if device.closed:
             raise DeviceError(f"the device is closed: {self!r} takes no more work")
         pending = VirtualPending(device, self, fn, args)
-        if device.observers is not None:
-            device.observers.submitted(self, pending)
+        if device.observer is not None:
+            device.observer.submitted(self, pending)
         self.not_before(device.time())
         self.spend(self._cost)
         local = device.local
@@ -72,8 +72,8 @@ class VirtualStream(Stream):
             )
         event: VirtualEvent = ticket.event  # type: ignore[assignment]
         self.not_before(event.time_of(ticket.generation))
-        if device.observers is not None:
-            device.observers.waited(self, ticket)
+        if device.observer is not None:
+            device.observer.waited(self, ticket)
 
     def not_before(self, time: float) -> None:
         """What comes next starts at `time` or later."""

@@ -88,8 +88,8 @@ class VirtualEvent(Event):
         generation = self._generation if generation is None else generation
         device = self._device
         device.move_to(self.time_of(generation))
-        if device.observers is not None and generation:
-            device.observers.waited(device.local.stream, Ticket(self, generation))
+        if device.observer is not None and generation:
+            device.observer.waited(device.local.stream, Ticket(self, generation))
 
     def time_of(self, generation: int) -> float:
         """When that record is reached; DeviceError if nothing can reach it any more."""
@@ -114,5 +114,5 @@ class VirtualEvent(Event):
             now = self._device.now
             self._stamps = {g: time for g, time in self._stamps.items() if time > now}
         self._stamps[ticket.generation] = stream.clock
-        if self._device.observers is not None:
-            self._device.observers.recorded(stream, ticket)
+        if self._device.observer is not None:
+            self._device.observer.recorded(stream, ticket)

@@ -8,23 +8,23 @@ its schema lets it touch, and a pointer that nobody asked torch for is out of it
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
+from warcore.device import Observer
 from warcore.device.operations import noting_origins
-from warcore.errors import DeviceError
 from warcore.testkit.ranges import Watched
 from warcore.testkit.seeing import Eyes
 from warcore.testkit.sightings import AddressTaken, Sightings, Work
 from warcore.testkit.triton_reads import ignore, listen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import torch
     from typing_extensions import Self
 
-    from warcore.device import Device, Pending, Stream, Ticket
+    from warcore.device import Pending, Stream
     from warcore.testkit.access import Access
 
 SEEN_BY = "attribution"
@@ -40,7 +40,7 @@ class _Thread(threading.local):
         self.works: list[Work] = [Work()]
 
 
-class Attribution:
+class Attribution(Observer):
     """Watches `buffers`: on a thread while entered there, on a device's streams as its observer.
 
     buffers: name to tensor, or to several where one buffer is seen at several addresses. Only the
@@ -107,26 +107,7 @@ class Attribution:
             here.asking.__exit__(None, None, None)
             here.eyes = here.asking = None
 
-    @contextmanager
-    def watching(self, device: Device) -> Iterator[Self]:
-        """Watch the work of all streams of `device` that begins within.
-
-        DeviceError if the device has an observer: hand that observer's reports on instead.
-        """
-        if device.observers is not None:
-            raise DeviceError(
-                "this device is watched already", next="close the other observer first"
-            )
-        device.observers = self
-        try:
-            yield self
-        finally:
-            device.observers = None
-
     # ---- the device reports ----------------------------------------------------------------------
-
-    def submitted(self, stream: Stream, pending: Pending) -> None:
-        """Nothing: what counts is the thread that it runs on."""
 
     def started(self, stream: Stream, pending: Pending) -> None:  # noqa: ARG002
         """The thread works for `stream` now."""
@@ -137,15 +118,6 @@ class Attribution:
         """The thread is back at what it did before."""
         self.__exit__()
         self._thread.works.pop()
-
-    def joined(self, pending: Pending) -> None:
-        """Nothing: no order is judged here."""
-
-    def recorded(self, stream: Stream, ticket: Ticket) -> None:
-        """Nothing: no order is judged here."""
-
-    def waited(self, stream: Stream | None, ticket: Ticket) -> None:
-        """Nothing: no order is judged here."""
 
     def phase(self, stream: Stream | None, name: str) -> None:  # noqa: ARG002
         """What this thread touches from here on, until its work ends, it does in phase `name`."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from warcore.device import Observer
 from warcore.fence import ReadFence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from warcore.contract import ForwardMode
-    from warcore.device import Device, Ticket
+    from warcore.device import Device, Stream, Ticket
     from warcore.fence import Offer
 
     End = Callable[[], None]
@@ -29,8 +30,10 @@ class Hold(Protocol):
         """The step has ended, well or not."""
 
 
-class EndingFence(ReadFence):
+class EndingFence(ReadFence, Observer):
     """Tells where the declared reads end: at the offered record, or when a replay passes it.
+
+    It has to watch the device for that.
 
     end: called there. hold: told of the marker of a replay in place of it.
     """
@@ -54,8 +57,8 @@ class EndingFence(ReadFence):
         if self._hold is not None:
             self._hold.offered()
 
-    def recorded(self, ticket: Ticket) -> None:
-        """A stream of the device has passed a record."""
+    def recorded(self, stream: Stream, ticket: Ticket) -> None:  # noqa: ARG002
+        """A marker's record may be the end."""
         if ticket != self.awaited:
             return
         self.awaited = None

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from warcore.device.operations import noting_origins
-from warcore.sampling import SamplingParams
+from warcore.samplingparams import SamplingParams
 from warcore.statics import Statics
 from warcore.testkit.attribution import Attribution
-from warcore.testkit.enginetouches import EngineTouches, watched_tensors
+from warcore.testkit.enginetouches import watch_races, watched_tensors
 from warcore.testkit.hostcopies import HostCopies
 from warcore.testkit.ownthreads import threads_started
 from warcore.testkit.races import RaceDetector
-from warcore.testkit.several import Several
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,30 +44,26 @@ def races_of(workload: Workload, host: str = "inline", **fields: Any) -> Watched
     with threads_started() as places, noting_origins(), workload.engine(host, **fields) as engine:
         # Static memory that is taken in the first step is watched from the second on.
         engine.generate([workload.requests[0].prompt], SamplingParams(max_new_tokens=2), raw=True)
-        found = watch(engine, workload.serve)
+        found = _watched(engine, workload)
     threads = (f"what the thread touches that {place} starts" for place in dict.fromkeys(places))
     return attrs.evolve(found, unseen=(*found.unseen, *threads))
 
 
-def watch(engine: Engine, serve: Callable[[Engine], Served]) -> Watched:
-    """The same of an engine that is there: its captures know their lines if they were noted."""
+def _watched(engine: Engine, workload: Workload) -> Watched:
     device = engine._assembly.device  # noqa: SLF001 - the kit looks inside on purpose
-    tensors = watched_tensors(engine) | _statics(engine)
-    with RaceDetector(device) as detector, EngineTouches(engine, detector):
-        attribution = Attribution(tensors, detector.see)
-        copies = HostCopies(detector, _device_memory(engine))
-        device.observers = Several(detector, attribution, copies)
-        served = None
+    detector = RaceDetector(device)
+    attribution = Attribution(watched_tensors(engine) | _statics(engine), detector.see)
+    copies = HostCopies(detector, _device_memory(engine))
+    served = None
+    with watch_races(engine, attribution, copies, detector=detector):
         try:
-            served = serve(engine)
+            served = workload.serve(engine)
             device.synchronize()
         except Exception:
             if not detector.races:
                 raise
-        finally:
-            device.observers = None
-        unseen = (*map(str, attribution.addresses_taken), *attribution.missing)
-        return Watched(detector.races, served, unseen)
+    unseen = (*map(str, attribution.addresses_taken), *attribution.missing)
+    return Watched(detector.races, served, unseen)
 
 
 def _statics(engine: Engine) -> dict[str, torch.Tensor]:

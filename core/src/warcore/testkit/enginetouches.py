@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warcore.errors import DeviceError
 from warcore.statics import Statics
 from warcore.testkit.races import RaceDetector
+from warcore.testkit.several import Several
 from warcore.testkit.wrapping import Wrapping
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
+    from warcore.device import Observer
     from warcore.engine import Engine
     from warcore.launch import Launch
     from warcore.testkit.access import Kind
@@ -30,27 +31,29 @@ STEP_INPUTS, RESULTS = "step inputs", "results"
 
 
 @contextmanager
-def watch_races(engine: Engine) -> Iterator[RaceDetector]:
+def watch_races(
+    engine: Engine, *others: Observer, detector: RaceDetector | None = None
+) -> Iterator[RaceDetector]:
     """Detect races between the engine's own parts; `detector.races` has them at any time.
 
     To see more, tell the detector of other accesses: `watched_tensors` names what is shared.
-    DeviceError if somebody watches the device already: he then has to pass reports on.
+    others: see what happens on the device behind the detector; detector: the one that they tell.
+    DeviceError if somebody watches the device already.
     """
     device = engine._assembly.device  # noqa: SLF001 - the kit looks inside on purpose
-    if device.observers is not None:
-        raise DeviceError("this device is watched already", next="close the other observer first")
-    with RaceDetector(device) as detector, EngineTouches(engine, detector):
-        device.observers = detector
-        try:
-            yield detector
-        finally:
-            device.observers = None
+    with (
+        detector or RaceDetector(device) as found,
+        EngineTouches(engine, found),
+        device.watched_by(Several(found, *others)),
+    ):
+        yield found
 
 
 def watched_tensors(engine: Engine) -> dict[str, torch.Tensor]:
     """The tensors that streams share, under the names by which a detector is told of them."""
-    step: Any = engine._assembly.scheduler.launcher._step  # noqa: SLF001 - as above
-    relay, tables = step._relay, step._tables  # noqa: SLF001
+    assembly: Any = engine._assembly  # noqa: SLF001 - as above
+    relay = assembly.scheduler.launcher._step._relay  # noqa: SLF001 - as above
+    tables = assembly.wired.shared.tables
     found = {
         REQ_TO_TOKEN: tables.req_to_token,
         RELAY_TOKENS: relay.tokens,
@@ -75,13 +78,14 @@ class EngineTouches:
         self._wrapping = wrap = Wrapping()
         launcher: Any = engine._assembly.scheduler.launcher  # noqa: SLF001
         step, shared = launcher._step, launcher._shared  # noqa: SLF001
+        batching = step._batching  # noqa: SLF001
         self._page_bytes = shared._page_size * shared.tables.req_to_token.element_size()  # noqa: SLF001
         wrap.before(launcher, "launch", self._count_step)
         wrap.after(launcher, "collect", self._collected)
         wrap.before(shared, "_write_pages", partial(self._writes, REQ_TO_TOKEN))
         wrap.before(shared, "_write_map", partial(self._writes, FULL_TO_SWA))
-        wrap.before(step, "_slots", self._reads_slots)
-        wrap.before(step, "_batch", self._reads_inputs)
+        wrap.before(batching, "_slots", self._reads_slots)
+        wrap.before(batching, "batch", self._reads_inputs)
         wrap.after(step, "_forward", self._wrote_result)
         wrap.before(step, "_void", lambda _: self._whole("write", RELAY_LENGTHS, "Step._void"))
         wrap.before(step._relay, "publish", self._publishes)  # noqa: SLF001
@@ -112,7 +116,7 @@ class EngineTouches:
             self._detector.touch(buffer, "write", start, stop, operation=operation)
 
     def _reads_slots(self, rows: torch.Tensor, positions: torch.Tensor) -> None:
-        table, operation = self._tensors[REQ_TO_TOKEN], "Step._slots"
+        table, operation = self._tensors[REQ_TO_TOKEN], "Batching._slots"
         if rows.device.type != "cpu":
             self._whole("read", REQ_TO_TOKEN, operation)
             return
@@ -138,9 +142,9 @@ class EngineTouches:
 
     def _reads_inputs(self, launch: Launch) -> None:
         for buffer in (RELAY_TOKENS, RELAY_LENGTHS):
-            self._whole("read", buffer, "Step._batch")
+            self._whole("read", buffer, "Batching.batch")
         if launch.block is not None:
-            self._memory("read", STEP_INPUTS, launch.block, "Step._batch")
+            self._memory("read", STEP_INPUTS, launch.block, "Batching.batch")
 
     def _wrote_result(self, _: None, launch: Launch) -> None:
         if launch.result is not None:

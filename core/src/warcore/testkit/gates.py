@@ -10,11 +10,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from warcore.device import Observer
+
 if TYPE_CHECKING:
     import torch
 
     from warcore.batch import ForwardBatch
-    from warcore.device import Event, Pending, Stream, Ticket
+    from warcore.device import Event, Stream, Ticket
     from warcore.model import Layer
     from warcore.testkit.stand import Stand
 
@@ -25,7 +27,7 @@ LAYERS_END: Final = "the end of the last layer's attention"
 REPLAY: Final = "the replay"
 
 
-class Gates:
+class Gates(Observer):
     """The gates of one stand, and an observer of its device.
 
     `gated` is the class to build the stand with; `watch` then lets it see a step.
@@ -41,16 +43,12 @@ class Gates:
         self.gated = _gated(cls, self)
         self._capture: Any = None
         self._recorded: list[Ticket] = []
-        self._depth = 0
 
     def watch(self, stand: Stand, batch: ForwardBatch) -> None:
         """Run a step of `stand`, whose backend is `gated`. Raises what the backend raises."""
         self.passed, self.done_before, self._recorded = [], None, []
-        before, stand.watcher = stand.watcher, self
-        try:
+        with stand.watched_by(self):
             stand.run(batch, self._done)
-        finally:
-            stand.watcher = before
         core = _events_of_the_core(stand)
         self.foreign = [ticket for ticket in self._recorded if ticket.event not in core]
 
@@ -70,27 +68,9 @@ class Gates:
 
     # ---- the device reports ----------------------------------------------------------------------
 
-    def submitted(self, stream: Stream, pending: Pending) -> None:
-        """Nothing: a step is what runs."""
-
-    def started(self, stream: Stream, pending: Pending) -> None:  # noqa: ARG002
-        """The step, or work within it."""
-        self._depth += 1
-
-    def finished(self, stream: Stream, pending: Pending) -> None:  # noqa: ARG002
-        """The step has ended, or work within it."""
-        self._depth -= 1
-
-    def joined(self, pending: Pending) -> None:
-        """Nothing: a step is what runs."""
-
     def recorded(self, stream: Stream, ticket: Ticket) -> None:  # noqa: ARG002
         """Somebody's event is done: within the step there are few whose it may be."""
-        if self._depth:
-            self._recorded.append(ticket)
-
-    def waited(self, stream: Stream | None, ticket: Ticket) -> None:
-        """Nothing: what is asked here is when an event is done."""
+        self._recorded.append(ticket)
 
     def phase(self, stream: Stream | None, name: str) -> None:  # noqa: ARG002
         """The core begins a replay."""

@@ -8,6 +8,7 @@ import attrs
 import torch
 from torch.utils._pytree import tree_leaves
 
+from warcore.device import Observer
 from warcore.device.operations import OperationMode, frame_of_use, operation_name, replaying
 from warcore.testkit.access import Access, Place
 from warcore.testkit.sources import place_of
@@ -15,7 +16,7 @@ from warcore.testkit.sources import place_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from warcore.device import Pending, Stream, Ticket
+    from warcore.device import Pending, Stream
     from warcore.testkit.access import Kind
     from warcore.testkit.races import RaceDetector
 
@@ -33,7 +34,7 @@ class _Source:
     """What it held when somebody was last seen to write or to copy it."""
 
 
-class HostCopies:
+class HostCopies(Observer):
     """An observer of a device that tells `detector` of host memory which copies read.
 
     A copy with `non_blocking=True` reads its source when the stream has come so far, whenever the
@@ -52,9 +53,6 @@ class HostCopies:
 
     # ---- the device reports ----------------------------------------------------------------------
 
-    def submitted(self, stream: Stream, pending: Pending) -> None:
-        """Nothing: what counts is the thread that it runs on."""
-
     def started(self, stream: Stream, pending: Pending) -> None:  # noqa: ARG002
         """See what the work's thread calls."""
         mode = self._modes[id(pending)] = _Copies(self)
@@ -63,18 +61,6 @@ class HostCopies:
     def finished(self, stream: Stream, pending: Pending) -> None:  # noqa: ARG002
         """See no more."""
         self._modes.pop(id(pending)).__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-    def joined(self, pending: Pending) -> None:
-        """Nothing: the detector hears of order."""
-
-    def recorded(self, stream: Stream, ticket: Ticket) -> None:
-        """Nothing: the detector hears of order."""
-
-    def waited(self, stream: Stream | None, ticket: Ticket) -> None:
-        """Nothing: the detector hears of order."""
-
-    def phase(self, stream: Stream | None, name: str) -> None:
-        """Nothing: the detector hears of phases."""
 
     # ---- calls -----------------------------------------------------------------------------------
 

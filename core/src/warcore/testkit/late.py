@@ -120,11 +120,8 @@ def _named(stand: Stand, batch: ForwardBatch) -> Access | None:
 
 def watched(stand: Stand, batch: ForwardBatch, attribution: Attribution, ended: list[bool]) -> None:
     """Run a step under attribution; `ended` gets an element at the declared end."""
-    before, stand.watcher = stand.watcher, attribution
-    try:
+    with stand.watched_by(attribution):
         stand.run(batch, lambda: ended.append(True))
-    finally:
-        stand.watcher = before
 
 
 def _told(stand: Stand, fault: Fault) -> str:

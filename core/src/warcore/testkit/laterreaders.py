@@ -16,7 +16,7 @@ from warcore.testkit.workload import with_options
 if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
     from warcore.contract import ForwardMode
-    from warcore.runner import ModelRunner
+    from warcore.modelrunner import ModelRunner
     from warcore.spec import Accepted, SpecContext
     from warcore.testkit.specworkload import Follows
     from warcore.testkit.subject import Subject

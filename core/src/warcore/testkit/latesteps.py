@@ -192,7 +192,7 @@ def _named(load: Load, which: Which) -> Access | None:
         table = engine._assembly.wired.shared.tables.req_to_token  # noqa: SLF001 - as above
         seen = Attribution({"req_to_token": table}, tell)
         with (
-            seen.watching(engine._assembly.device),  # noqa: SLF001 - as above
+            engine._assembly.device.watched_by(seen),  # noqa: SLF001 - as above
             at_ends(engine, which, lambda: ended.append(True), ended.clear),
         ):
             workload.serve(engine)

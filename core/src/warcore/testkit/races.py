@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from warcore.device import Observer
 from warcore.testkit.access import Access
 from warcore.testkit.history import History, Touch
 from warcore.testkit.order import Order, device_of, host_of
@@ -40,11 +41,11 @@ class _Work:
     phase: str = ""
 
 
-class RaceDetector:
+class RaceDetector(Observer):
     """An observer of `device`: hears what orders its streams, and is told of accesses.
 
-    Set `device.observers` to it, or to somebody who passes every report on. It may be told of
-    accesses from any thread; the stream whose work that thread runs, or else the host, made them.
+    Let it watch the device, alone or as one of `Several`. It may be told of accesses from any
+    thread; the stream whose work that thread runs, or else the host, made them.
     A context manager: leaving it lets go of the device's methods; what was found stays.
     """
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
-from unittest import mock
 
 import attrs
 import torch
 
-import warcore.assembly
 from warcore.device import open_device
 from warcore.spec import DraftSpec
 from warcore.testkit.cell import CONTEXT, Shape
@@ -172,10 +170,10 @@ def run(load: Workload, host: str = "inline") -> Served:
 def guarded_engine(load: Workload, guard: PageGuard) -> Iterator[Engine]:
     """An engine whose shared tables lie in pages of `guard`."""
     device: Any = open_device("host", "inline")
-    device.memory, device.observers = guard.allocate, guard.whereabouts
+    device.memory = guard.allocate
     with (
         quiet_torch(),
-        mock.patch.object(warcore.assembly, "open_device", return_value=device),
-        load.engine() as engine,
+        load.engine(device=device) as engine,
+        device.watched_by(guard.whereabouts),
     ):
         yield engine

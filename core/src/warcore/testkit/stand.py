@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from warcore.backend import BackendContext
 from warcore.batch import Bucket, ForwardBatch
-from warcore.capturing import capture_all
+from warcore.capturing import build_graph_runner, capture
 from warcore.contract import ForwardMode, GraphKind
 from warcore.device import EventRing, open_device
 from warcore.errors import blame
 from warcore.hooks import read_scope
-from warcore.runner import ModelRunner
+from warcore.options import Chosen
+from warcore.runner import PublishingRunner
 from warcore.scope import EngineScope
 from warcore.shared import SharedBuffers
 from warcore.statics import Statics
@@ -26,11 +27,14 @@ from warcore.testkit.inorder import AroundMarker, Captured, Held
 from warcore.testkit.memory import scattered_map, scattered_slots, spec_of, unowned_pool
 from warcore.testkit.outcome import Unproven
 from warcore.testkit.recorders import Recording, RecordingSegments
+from warcore.testkit.several import Several
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Self
 
-    from warcore.device import Observer, Stream, Ticket
+    from warcore.device import Observer
     from warcore.fence import ReadFence
     from warcore.graphs import GraphRunner
     from warcore.testkit.cell import Cell, Shape
@@ -39,7 +43,6 @@ if TYPE_CHECKING:
 
 TREE = ((True, False, False), (True, True, False), (True, False, True))
 """What the drafts of a request see of one another: the last two are branches of one stem."""
-REPORTS = frozenset({"submitted", "started", "finished", "joined", "waited", "phase"})
 
 
 class Stand:
@@ -81,12 +84,9 @@ class Stand:
         self.device.warms_up = True  # type: ignore[misc]
         if guard is not None:
             self.device.memory = guard.allocate  # type: ignore[attr-defined]
-        self.watcher: Observer | None = None if guard is None else guard.whereabouts
-        """Who else hears what the device reports."""
-        self.device.observers = self
+        self._watchers: tuple[Observer, ...] = () if guard is None else (guard.whereabouts,)
         self.shape = shape
         self.graph = graph
-        self._fence: EndingFence | None = None
         self._options = cls.Options() if options is None else options
         self._schedule = self.device.stream("schedule")
         self._forward = self.device.stream("forward")
@@ -137,6 +137,15 @@ class Stand:
     def __exit__(self, *exc: object) -> None:
         self.device.close()
 
+    @contextmanager
+    def watched_by(self, observer: Observer) -> Iterator[None]:
+        """Within, `observer` too sees what happens on the device while a step runs."""
+        before, self._watchers = self._watchers, (*self._watchers, observer)
+        try:
+            yield
+        finally:
+            self._watchers = before
+
     @property
     def one_launch(self) -> bool:
         """Whether the host cannot come between the marker of a replay and what follows."""
@@ -168,15 +177,15 @@ class Stand:
             hold = Held(self.around, self.device, self._schedule, end)
         role = "draft" if batch.mode is ForwardMode.DRAFT_EXTEND else "target"
         runner = self._runners[role]
-        fence = self._fence = EndingFence(self.device, batch.mode, end or _nothing, hold)
+        fence = EndingFence(self.device, batch.mode, end or _nothing, hold)
         fence.expect(runner, batch.mode)
         runner.lend(fence)
 
         def step() -> torch.Tensor:
             return runner.execute(batch).logits.clone()
 
-        pending = self._forward.submit(step)
-        self._fence = None
+        with self.device.watched_by(Several(fence, *self._watchers)):
+            pending = self._forward.submit(step)
         if hold is not None:
             hold.over()
         fence.close(self.device.event().record(self._forward), pending.error)
@@ -307,9 +316,9 @@ class Stand:
             stage=statics.stage,
         )
 
-    def _runner(self, role: str) -> ModelRunner:
+    def _runner(self, role: str) -> PublishingRunner:
         model: Any = self.model
-        return ModelRunner(
+        return PublishingRunner(
             self.device,
             model,
             self.backend,
@@ -319,7 +328,7 @@ class Stand:
             role=role,
         )
 
-    def _capture(self, runner: ModelRunner, modes: tuple[ForwardMode, ...]) -> None:
+    def _capture(self, runner: PublishingRunner, modes: tuple[ForwardMode, ...]) -> None:
         cls = self._graph_runner
         buckets = []
         for mode in modes:
@@ -335,40 +344,23 @@ class Stand:
                 if key is not None:
                     buckets.append(Bucket(mode, rows, tokens, CONTEXT, key))
         buckets.sort(key=lambda bucket: -bucket.tokens)
-        wired: Any = SimpleNamespace(
-            choices=SimpleNamespace(
-                spec=self.spec,
-                graph_runner=self._built,
-                graph_runner_name=cls.__name__,
-                graph_runner_options=self._runner_options,
-                backend_name=type(self.backend).__name__,
-            ),
+        if not buckets:
+            return
+        runner.buckets = tuple(buckets)
+        build_graph_runner(
+            Chosen(cls.__name__, self._built, self._runner_options),
+            runner,
             device=self.device,
             forward=self._forward,
-            backend=self.backend,
-            buckets=tuple(buckets),
+            spec=self.spec,
+            statics=Statics(self.device, self._forward),
         )
-        capture_all(wired, runner)
+        capture([runner], self._forward)
 
     def _built(self, context: Any) -> GraphRunner:
         self.recorders.append(self._graph_runner(context))
         return self.recorders[-1]
 
-    # ---- the device reports ----------------------------------------------------------------------
 
-    def recorded(self, stream: Stream, ticket: Ticket) -> None:
-        """A record was passed: a marker's may be the end of the declared reads."""
-        if self._fence is not None:
-            self._fence.recorded(ticket)
-        if self.watcher is not None:
-            self.watcher.recorded(stream, ticket)
-
-    def __getattr__(self, name: str) -> Any:
-        """Every other report goes to the watcher."""
-        if name not in REPORTS:
-            raise AttributeError(name)
-        return _nothing if self.watcher is None else getattr(self.watcher, name)
-
-
-def _nothing(*_: object) -> None:
-    """Nobody watches."""
+def _nothing() -> None:
+    """Nobody asks where the reads end."""

@@ -4,48 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from warcore.device import Observer
 from warcore.testkit.runnerstand import captures_of, runner_of
 from warcore.testkit.wrapping import Wrapping
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from warcore.batch import ForwardBatch
-    from warcore.device import Pending, Stream, Ticket
+    from warcore.device import Stream, Ticket
     from warcore.fence import Offer
     from warcore.testkit.stand import Stand
 
 
-class StepLog:
-    """Logs the next step of `stand`. A context manager.
+class StepLog(Observer):
+    """Logs a step.
 
     entries: "out_graph", "record" (of whatever event), "rearm" (of the marker), "offer" or
     "offer_none", "replay". A marker that a replay passes is no record.
     """
 
-    def __init__(self, stand: Stand, batch: ForwardBatch) -> None:
+    def __init__(self) -> None:
         self.entries: list[str] = []
-        self._stand = stand
-        self._wrapping = Wrapping()
         self._armed: list[Ticket] = []
-        self._depth = 0
+
+    def watch(self, stand: Stand, batch: ForwardBatch) -> None:
+        """Run a step of `stand`; it has no "replay" if it runs eagerly."""
         captures, runner = captures_of(stand, batch.mode), runner_of(stand, batch.mode)
         bucket = captures.bucket_for(batch)
-        if bucket is None:
-            return
-        self._wrapping.before(runner, "_offer", self._offers)
-        self._wrapping.before(captures, "replay", lambda *_: self.entries.append("replay"))
-        marker = captures.marker(bucket)
-        if marker is not None:
-            self._wrapping.after(marker, "rearm", self._rearmed)
-
-    def __enter__(self) -> Self:
-        self._before, self._stand.watcher = self._stand.watcher, self
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stand.watcher = self._before
-        self._wrapping.restore()
+        with Wrapping() as wrapping, stand.watched_by(self):
+            wrapping.before(runner, "_offer", self._offers)
+            wrapping.before(captures, "replay", lambda *_: self.entries.append("replay"))
+            marker = None if bucket is None else captures.marker(bucket)
+            if marker is not None:
+                wrapping.after(marker, "rearm", self._rearmed)
+            stand.run(batch)
 
     def _offers(self, offer: Offer) -> None:
         self.entries.append("offer_none" if offer.ticket is None else "offer")
@@ -56,27 +47,10 @@ class StepLog:
 
     # ---- the device reports ----------------------------------------------------------------------
 
-    def submitted(self, stream: Stream, pending: Pending) -> None:
-        """Nothing: a step is what runs."""
-
-    def started(self, stream: Stream, pending: Pending) -> None:  # noqa: ARG002
-        """The step, or work within it."""
-        self._depth += 1
-
-    def finished(self, stream: Stream, pending: Pending) -> None:  # noqa: ARG002
-        """The step has ended, or work within it."""
-        self._depth -= 1
-
-    def joined(self, pending: Pending) -> None:
-        """Nothing: a step is what runs."""
-
     def recorded(self, stream: Stream, ticket: Ticket) -> None:  # noqa: ARG002
         """A record, unless a replay has passed what was armed for it."""
-        if self._depth and ticket not in self._armed:
+        if ticket not in self._armed:
             self.entries.append("record")
-
-    def waited(self, stream: Stream | None, ticket: Ticket) -> None:
-        """Nothing: a step of the kit's waits for nothing."""
 
     def phase(self, stream: Stream | None, name: str) -> None:  # noqa: ARG002
         """The core calls the out-graph hook."""

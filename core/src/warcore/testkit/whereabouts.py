@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from warcore.device import Observer
+
 if TYPE_CHECKING:
-    from warcore.device import Pending, Stream, Ticket
+    from warcore.device import Pending, Stream
     from warcore.testkit.faults import FaultHandler
 
 
@@ -17,7 +19,7 @@ class _Nested(threading.local):
         self.places: list[tuple[str, str]] = []
 
 
-class Whereabouts:
+class Whereabouts(Observer):
     """Labels the calling thread with the stream and the phase of the work that begins on it."""
 
     def __init__(self, handler: FaultHandler) -> None:
@@ -44,15 +46,3 @@ class Whereabouts:
         if stream is not None and places:
             places[-1] = stream.name, name
             self._handler.label(places[-1])
-
-    def submitted(self, stream: Stream, pending: Pending) -> None:
-        """Says nothing of who runs."""
-
-    def joined(self, pending: Pending) -> None:
-        """Likewise."""
-
-    def recorded(self, stream: Stream, ticket: Ticket) -> None:
-        """Likewise."""
-
-    def waited(self, stream: Stream | None, ticket: Ticket) -> None:
-        """Likewise."""

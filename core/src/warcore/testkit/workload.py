@@ -9,13 +9,14 @@ import attrs
 
 from warcore.config import EngineConfig
 from warcore.engine import Engine
-from warcore.sampling import SamplingParams
+from warcore.samplingparams import SamplingParams
 from warcore.testkit.cell import Shape
 from warcore.testkit.tinymodel import tiny
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from warcore.device import Device
     from warcore.output import RequestOutput
 
 MOST_STEPS = 2_000
@@ -114,9 +115,14 @@ class Workload:
         return EngineConfig(**{**chosen, **self.more, **fields})
 
     @contextmanager
-    def engine(self, host: str = "inline", **fields: Any) -> Iterator[Engine]:
-        """A new engine, as `config` says. WarcoreError if its parts do not fit."""
-        with Engine(self.config(host, **fields)) as engine:
+    def engine(
+        self, host: str = "inline", *, device: Device | None = None, **fields: Any
+    ) -> Iterator[Engine]:
+        """A new engine, as `config` says. WarcoreError if its parts do not fit.
+
+        device: one of the caller's, which the engine closes.
+        """
+        with Engine(self.config(host, **fields), device=device) as engine:
             yield engine
 
     def serve(self, engine: Engine) -> Served:

@@ -9,16 +9,27 @@ from weakref import WeakKeyDictionary
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing_extensions import Self
+
     Method = Callable[..., Any]
 
 _OF_CLASS = object()
 
 
 class Wrapping:
-    """Wraps methods of single objects, and puts back what they had. Keeps none of them alive."""
+    """Wraps methods of single objects, and puts back what they had. Keeps none of them alive.
+
+    A context manager.
+    """
 
     def __init__(self) -> None:
         self._before: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.restore()
 
     def wrap(self, owner: Any, name: str, around: Callable[[Method], Method]) -> None:
         """Let `owner.name` be `around` of what it is now. A second time changes nothing."""

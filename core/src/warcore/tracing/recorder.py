@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import ExitStack
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from warcore.errors import ConfigError, DeviceError
+from warcore.device import Observer
+from warcore.errors import ConfigError
 from warcore.fence import NEXT_STEP, FenceReason
 from warcore.tracing.clock import clock_of
 from warcore.tracing.notes import Point, Sheet, Verdict, Work
@@ -26,7 +28,7 @@ MAX_STEPS = 2000
 """How many steps are kept unless somebody says otherwise: the last ones."""
 
 
-class Recorder:
+class Recorder(Observer):
     """Watches a device and its scheduler until it is closed. A context manager.
 
     Keeps the last `max_steps` steps and forgets those before: memory is bounded, whatever runs.
@@ -39,10 +41,6 @@ class Recorder:
     def __init__(self, device: Device, scheduler: Scheduler, *, max_steps: int = MAX_STEPS) -> None:
         if max_steps < 1:
             raise ConfigError(f"max_steps={max_steps} keeps no step", next="max_steps takes N >= 1")
-        if device.observers is not None:
-            raise DeviceError(
-                "this device is watched already", next="close the other observer first"
-            )
         self._device = device
         self._scheduler: Any = scheduler
         self._clock = clock_of(device)
@@ -56,7 +54,8 @@ class Recorder:
         self._preparing: Work | None = None
         self._before: dict[str, Any] = {}
         """What the scheduler itself had under the names that are wrapped; None: its class has."""
-        device.observers = self
+        self._watching = ExitStack()
+        self._watching.enter_context(device.watched_by(self))
         for name, wrap in (
             ("next_batch", self._next_batch),
             ("launch", self._launch),
@@ -77,10 +76,10 @@ class Recorder:
 
         wait: first let the streams finish what was submitted.
         """
-        if self._device.observers is self:
+        if self._device.observer is self:
             if wait:
                 self._clock.settle()
-            self._device.observers = None
+            self._watching.close()
             for name, before in self._before.items():
                 if before is None:
                     delattr(self._scheduler, name)
@@ -89,7 +88,7 @@ class Recorder:
 
     def timeline(self) -> Timeline:
         """What was seen so far, in one time."""
-        if self._device.observers is self:
+        if self._device.observer is self:
             self._clock.settle()
         for sheet in self._sheets:
             if sheet.launch is not None:
@@ -126,9 +125,6 @@ class Recorder:
             work.end = self._clock.stamp(stream)
             work.failed = pending.error is not None
             self._running.pop(stream, None)
-
-    def joined(self, pending: Pending) -> None:
-        """Nothing: the host's waits are told by the tickets that it waits for."""
 
     def recorded(self, stream: Stream, ticket: Ticket) -> None:
         """`stream` passes the record."""

@@ -136,3 +136,21 @@ def test_packed_products_equal_plain_ones(rows):
     )
     gated = linear.PackedGated(weight, other).gated(x)
     torch.testing.assert_close(gated, linear.PlainGated(weight, other).gated(x), **kwargs)
+
+
+def test_a_truncated_model_is_the_front_of_the_whole_one_with_its_head(tiny, dense):
+    whole = dense(tiny).forward(("a", PROMPT), hidden_layers=(0,), logits_at=None)
+    cut = tiny.truncated(1)
+    assert (len(cut.info.layers), len(tiny.info.layers)) == (1, 2)
+    front = dense(cut).forward(("a", PROMPT), hidden_layers=(0,), logits_at=None)
+    torch.testing.assert_close(front.hidden, whole.hidden)
+    normed = torch.nn.functional.rms_norm(front.hidden[0], (32,), tiny.norm, tiny.eps)
+    torch.testing.assert_close(front.logits, tiny.head.linear(normed))
+
+
+def test_a_model_shows_what_a_draft_may_share(tiny, dense):
+    last = len(tiny.info.layers) - 1
+    output = dense(tiny).forward(("a", PROMPT), hidden_layers=(last,), logits_at=None)
+    normed = torch.nn.functional.rms_norm(output.hidden[0], (32,), tiny.norm, tiny.eps)
+    torch.testing.assert_close(normed @ tiny.unembedding.T, output.logits)
+    assert tiny.embedding.shape == (tiny.info.vocab_size, tiny.info.hidden_size)

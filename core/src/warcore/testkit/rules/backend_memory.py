@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from math import isnan
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import torch
 
 from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
+from warcore.device import Observer
 from warcore.testkit.attribution import Attribution
 from warcore.testkit.cell import DRAFTED
 from warcore.testkit.check import check
@@ -189,26 +190,20 @@ def could_be_earlier(subject: Subject) -> None:
 
 def _touched(stand: Stand, batch: ForwardBatch, window: Window, phase: str) -> bool:
     """Whether anything is touched from the beginning of `phase` on."""
-    before = stand.watcher
-    stand.watcher = _Closing(before, window, phase)
     try:
-        stand.run(batch)
+        with stand.watched_by(_Closing(window, phase)):
+            stand.run(batch)
     finally:
-        stand.watcher = before
         faults = window.open()
     return bool(faults)
 
 
-class _Closing:
-    """Closes a window when a phase begins; passes every report on."""
+class _Closing(Observer):
+    """Closes a window when a phase begins."""
 
-    def __init__(self, inner: Any, window: Window, phase: str) -> None:
-        self._inner, self._window, self._phase = inner, window, phase
+    def __init__(self, window: Window, phase: str) -> None:
+        self._window, self._phase = window, phase
 
-    def phase(self, stream: Stream | None, name: str) -> None:
-        self._inner.phase(stream, name)
+    def phase(self, stream: Stream | None, name: str) -> None:  # noqa: ARG002
         if name == self._phase:
             self._window.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)

@@ -65,8 +65,8 @@ def _refuse_disorder(subject: Subject, stand: Stand, vote: SharedReadEnds) -> No
         batch = batch_of(stand, mode, 2)
         owed = ORDERS[vote, stand.marked(batch)]
         for _ in range(2):
-            with StepLog(stand, batch) as log:
-                stand.run(batch)
+            log = StepLog()
+            log.watch(stand, batch)
             if "replay" in log.entries and tuple(log.entries) != owed:
                 declared = ", ".join(owed)
                 what = f"a step goes {', '.join(log.entries)}"

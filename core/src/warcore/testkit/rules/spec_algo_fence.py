@@ -111,13 +111,13 @@ def _reads_after_prefills(subject: Subject, way: Way) -> tuple[bool, set[str]]:
     with quiet_torch(), load.engine() as engine:
         assembly: Any = engine._assembly  # noqa: SLF001 - the kit looks inside on purpose
         drafting = assembly.scheduler.launcher._step._drafting  # noqa: SLF001 - as above
-        wrapping.wrap(drafting, "extend", partial(_within, inside))
+        wrapping.wrap(drafting, "after_prefill", partial(_within, inside))
         seen = Attribution(
             {"req_to_token": assembly.wired.shared.tables.req_to_token},
             lambda access: reads.append(access) if inside else None,
         )
         try:
-            with seen.watching(assembly.device):
+            with assembly.device.watched_by(seen):
                 load.serve(engine)
         finally:
             wrapping.restore()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from warcore.sampling import SamplingParams
+from warcore.samplingparams import SamplingParams
 from warcore.testkit.check import check
 from warcore.testkit.definitions import definition
 from warcore.testkit.distribution import FAR, deviation, expected_counts, observed_counts

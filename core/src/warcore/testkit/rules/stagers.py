@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
+from warcore.device import Observer
 from warcore.testkit.check import check
 from warcore.testkit.definitions import definition, line_of
 from warcore.testkit.draftlog import DraftLog
@@ -175,11 +176,8 @@ def order(subject: Subject) -> None:
         load = staged_workload(subject, case, stages=log)
         with quiet_torch(), load.engine() as engine:
             device = engine._assembly.device  # noqa: SLF001 - the kit looks inside on purpose
-            device.observers = watch
-            try:
+            with device.watched_by(watch):
                 load.serve(engine)
-            finally:
-                device.observers = None
         if watch.early:
             what = f"{watch.early[0]} is recorded while it stages"
             raise Refuted(
@@ -187,7 +185,7 @@ def order(subject: Subject) -> None:
             )
 
 
-class _Recorded:
+class _Recorded(Observer):
     """Notes each record that is passed while a stager is at work."""
 
     def __init__(self, log: StageLog) -> None:
@@ -198,16 +196,6 @@ class _Recorded:
         """A record of any stream."""
         if self._log.inside:
             self.early.append(f"{ticket.event!r} on stream {stream.name}")
-
-    def __getattr__(self, name: str) -> Any:
-        """Every other report is of no interest."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return _nothing
-
-
-def _nothing(*_: object) -> None:
-    """Nobody listens."""
 
 
 @check("stager", needs=("stager.true_is_true",), devices=("host",))

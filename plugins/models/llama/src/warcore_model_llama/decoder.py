@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
+import attrs
 import torch
 from torch.nn import functional
 
 from warcore import Model, ModelError, Output
 from warcore_model_llama.huge_pages import back_by_huge_pages
-from warcore_model_llama.linear import Projection, gated_projection, projection
+from warcore_model_llama.linear import Plain, Projection, gated_projection, projection
 from warcore_model_llama.rope import rotary_table, rotate
 
 if TYPE_CHECKING:
@@ -62,10 +64,14 @@ class Llama(Model):
         self.info = info
         self.tokenizer = tokenizer
         self.eps = config.norm_eps
-        self.embed = weights.read("embed")
+        self.embed = self.embedding = weights.read("embed")
         self.blocks = [Block(layer, weights, config.norm_eps) for layer in info.layers]
         self.norm = weights.read("norm")
-        self.head: Projection = projection(self.embed if config.tied else weights.read("head"))
+        head = self.embed if config.tied else weights.read("head")
+        self.head: Projection = projection(head)
+        # One that was packed has given its own matrix back.
+        shown = config.tied or isinstance(self.head, Plain)
+        self.unembedding = head if shown else None
         self.rotary = rotary_table(
             config, self.embed.device, self.embed.dtype, weights.rope_factors()
         )
@@ -94,6 +100,15 @@ class Llama(Model):
         x = functional.rms_norm(x, self.norm.shape, self.norm, self.eps)
         hidden = torch.stack([kept[index] for index in hidden_layers]) if hidden_layers else None
         return Output(self.head.linear(x), hidden)
+
+    def truncated(self, layers: int) -> Llama:
+        """Its first layers, the final norm and the head."""
+        cut = copy.copy(self)
+        cut.blocks = self.blocks[:layers]
+        cut.info = attrs.evolve(
+            self.info, name=f"{self.info.name}, {layers} layers", layers=self.info.layers[:layers]
+        )
+        return cut
 
     def _check(self, hidden_layers: tuple[int, ...]) -> None:
         for index in hidden_layers:

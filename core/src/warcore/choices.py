@@ -1,4 +1,4 @@
-"""Wiring: names and installed plugins become one set of choices that fit, or one error.
+"""Choices: names and installed plugins become one set of parts that fit, or one error.
 
 `choose` decides and allocates nothing. The reasons of everything that does not fit are shown
 together.
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from warcore.backend import AttentionBackend, AttentionSpec
+from warcore.backend import AttentionSpec
 from warcore.contract import GraphKind
 from warcore.errors import ConfigError, WiringError, blame
 from warcore.fitting import DEFAULT_PAGE_SIZE, Fit, choose_backend, choose_graph_runner
-from warcore.options import parse_options
+from warcore.options import Chosen, parse_options
 from warcore.registry import find_plugins
 from warcore.serving import find_model
 from warcore.speculation import (
@@ -29,11 +29,8 @@ from warcore.speculation import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import torch
-
     from warcore.config import EngineConfig
     from warcore.device import Device
-    from warcore.graphs import GraphRunner
     from warcore.model import ModelFamily, ModelInfo
     from warcore.speculation import Speculation
 
@@ -46,35 +43,39 @@ class Choices:
     ref: str
     model_options: object
     info: ModelInfo
-    backend: type[AttentionBackend]
-    backend_name: str
-    backend_options: object
-    graph_runner: type[GraphRunner] | None
-    """None: every step runs eagerly."""
-    graph_runner_name: str
-    graph_runner_options: object
     spec: AttentionSpec
+    """What the backend serves."""
+    backend: Chosen
+    graph_runner: Chosen | None
+    """None: every step runs eagerly."""
     speculation: Speculation | None = None
     """None: every decode step gives one token."""
     unable_graph_runners: tuple[str, ...] = ()
     """A line for each that could not serve, with its cause, where none was named."""
 
     @property
+    def drafted(self) -> int:
+        """Tokens that are drafted for each request and step."""
+        return 0 if self.speculation is None else self.speculation.spec.num_tokens
+
+    @property
     def context(self) -> int:
         """Tokens of a sequence; a row holds what is drafted behind them too."""
-        drafted = 0 if self.speculation is None else self.speculation.spec.num_tokens + 1
-        return self.spec.max_context - drafted
+        return self.spec.max_context - (self.drafted + 1 if self.drafted else 0)
 
     @property
     def window(self) -> int | None:
         """The longest window of the model if layers with windows have a pool of their own."""
         windows = [layer.window for layer in self.info.layers if layer.window is not None]
-        return max(windows) if windows and self.backend.window_pool else None
+        return max(windows) if windows and self.backend.cls.window_pool else None
 
     @property
     def graph(self) -> GraphKind:
         """How steps are replayed; backends know it before they vote."""
-        return GraphKind.NONE if self.graph_runner is None else self.graph_runner.kind
+        if self.graph_runner is None:
+            return GraphKind.NONE
+        kind: GraphKind = self.graph_runner.cls.kind
+        return kind
 
 
 def choose(config: EngineConfig, device: Device) -> Choices:
@@ -83,50 +84,23 @@ def choose(config: EngineConfig, device: Device) -> Choices:
     PluginError: a named plugin is not there or broken. ModelError: the reference is nobody's.
     WiringError: something does not fit, with every reason and what could serve instead.
     """
-    import torch
-
     records = find_plugins(disable=config.disable)
     family, ref = find_model(config, records)
     given = _by_owner(config.options)
     model_options = _options(ref.partition(":")[0], family, given)
     with blame(f"model {family.__name__}", f"describe({ref!r})"):
         info = family.describe(ref, model_options)
-    dtype: torch.dtype = getattr(torch, config.dtype)
-    context = _context(config, info)
-    algorithm, drafted = named_algorithm(config, records), 0
-    if algorithm is not None:
-        drafted = drafted_tokens(config, algorithm[1]) + 1
-        asked = config.context_length is not None
-        context = room_for_drafts(context, info.max_context, drafted - 1, asked=asked)
-    q_heads, kv_heads, head_dim = _layer_sizes(info)
-
-    def spec_for(page_size: int) -> AttentionSpec:
-        return AttentionSpec(
-            q_heads=q_heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            dtype=dtype,
-            kv_dtype=dtype,
-            page_size=page_size,
-            max_context=context + drafted,
-            windows=frozenset(layer.window for layer in info.layers),
-            tree=config.spec_topk > 1,
-            device=device.torch_device,
-            role="target",
-        )
-
-    backend = choose_backend(config, records, spec_for)
-    backend_options = _backend_options(backend, given)
-    runner, unable = choose_graph_runner(
-        config, records, backend.spec, graphs=device.supports_graphs
-    )
-    runner_options = None if runner is None else _options(runner.name, runner.cls, given)
-    sizes = config.graph_buckets, config.graph_prefill_buckets, config.graph_positions
-    if runner is None and any(sizes):
-        raise ConfigError(
-            "there are sizes for graphs, but no graph runner is part of this engine",
-            next="warcore list-plugins --kind graph_runner",
-        )
+    algorithm = named_algorithm(config, records)
+    drafted = 0 if algorithm is None else drafted_tokens(config, algorithm[1])
+    row = _row(config, info, drafted)
+    fit = choose_backend(config, records, partial(_attention, config, info, device, row))
+    backend = Chosen(fit.name, fit.cls, _backend_options(fit, given))
+    runner, unable = choose_graph_runner(config, records, fit.spec, graphs=device.supports_graphs)
+    _check_graph_sizes(config, runner)
+    graph_runner = None
+    if runner is not None:
+        options = _options(runner.name, runner.cls, given)
+        graph_runner = Chosen(runner.name, runner.cls, options)
     speculation = None
     if algorithm is not None:
         speculation = choose_speculation(
@@ -134,29 +108,59 @@ def choose(config: EngineConfig, device: Device) -> Choices:
             records,
             algorithm,
             info=info,
-            attention=backend.spec,
-            backend=backend.cls,
+            attention=fit.spec,
+            backend=fit.cls,
             options=partial(_options, given=given),
         )
-    parts = [ref.partition(":")[0], *(backend.parts.values() or [backend.name])]
-    parts += [runner.name] if runner else []
+    parts = [ref.partition(":")[0], *(fit.parts.values() or [fit.name])]
+    parts += [] if graph_runner is None else [graph_runner.name]
     parts += [] if speculation is None else speculation.names
     _all_used(given, parts)
     return Choices(
-        family=family,
-        ref=ref,
-        model_options=model_options,
-        info=info,
-        backend=backend.cls,
-        backend_name=backend.name,
-        backend_options=backend_options,
-        graph_runner=None if runner is None else runner.cls,
-        graph_runner_name="none" if runner is None else runner.name,
-        graph_runner_options=runner_options,
-        spec=backend.spec,
-        speculation=speculation,
-        unable_graph_runners=unable,
+        family, ref, model_options, info, fit.spec, backend, graph_runner, speculation, unable
     )
+
+
+def _attention(
+    config: EngineConfig, info: ModelInfo, device: Device, row: int, page_size: int
+) -> AttentionSpec:
+    """What a backend has to serve, with pages of so many tokens."""
+    import torch
+
+    q_heads, kv_heads, head_dim = _layer_sizes(info)
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    return AttentionSpec(
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        dtype=dtype,
+        kv_dtype=dtype,
+        page_size=page_size,
+        max_context=row,
+        windows=frozenset(layer.window for layer in info.layers),
+        tree=config.spec_topk > 1,
+        device=device.torch_device,
+        role="target",
+    )
+
+
+def _row(config: EngineConfig, info: ModelInfo, drafted: int) -> int:
+    """Tokens of a row of the table: a sequence, and what is drafted behind its end."""
+    context = _context(config, info)
+    if not drafted:
+        return context
+    asked = config.context_length is not None
+    return room_for_drafts(context, info.max_context, drafted, asked=asked) + drafted + 1
+
+
+def _check_graph_sizes(config: EngineConfig, runner: Fit | None) -> None:
+    """ConfigError for sizes of graphs where there are none."""
+    sizes = config.graph_buckets, config.graph_prefill_buckets, config.graph_positions
+    if runner is None and any(sizes):
+        raise ConfigError(
+            "there are sizes for graphs, but no graph runner is part of this engine",
+            next="warcore list-plugins --kind graph_runner",
+        )
 
 
 def _all_used(given: dict[str, dict[str, str]], owners: list[str]) -> None:
