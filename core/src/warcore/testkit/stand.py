@@ -66,6 +66,8 @@ class Stand:
         if guard is not None and device != "host":
             raise Unproven(f"the page guard needs the host device, and this is {device}")
         self.device = open_device(device, "inline")
+        # Everywhere, as CUDA has to: what a first run leaves behind is no part of the graph.
+        self.device.warms_up = True  # type: ignore[misc]
         if guard is not None:
             self.device.memory = guard.allocate  # type: ignore[attr-defined]
         self._watchers: tuple[Observer, ...] = () if guard is None else (guard.whereabouts,)

@@ -10,7 +10,7 @@ from warcore.capturing import build_graph_runner, capture
 from warcore.contract import ForwardMode, GraphKind
 from warcore.device import EventRing
 from warcore.errors import blame
-from warcore.options import Chosen, NoOptions
+from warcore.options import Chosen
 from warcore.runner import PublishingRunner
 from warcore.scope import EngineScope
 from warcore.statics import Statics
@@ -40,7 +40,7 @@ def built_backend(stand: Stand, cls: Any, options: object) -> Any:
         shared=stand.tables.given,
         kv=stand.kv,
         graph=stand.graph,
-        options=NoOptions() if options is None else options,
+        options=cls.Options() if options is None else options,
         static=statics.static,
         stage=statics.stage,
     )
@@ -78,7 +78,7 @@ def build_captures(stand: Stand, role: str, cls: type[GraphRunner] | None, optio
     if buckets:
         runner.buckets = tuple(buckets)
         build_graph_runner(
-            Chosen(named.__name__, built, NoOptions() if options is None else options),
+            Chosen(named.__name__, built, named.Options() if options is None else options),
             runner,
             device=stand.device,
             forward=stand.forward,

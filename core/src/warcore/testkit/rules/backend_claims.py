@@ -18,11 +18,10 @@ from warcore.testkit.definitions import definition, judged
 from warcore.testkit.memory import spec_of
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.owing import compare
-from warcore.testkit.walk import new_stand, quiet_torch
-from warcore.testkit.walk import why_not as refusals
+from warcore.testkit.walk import new_stand, quiet_torch, servable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from warcore.backend import AttentionSpec
     from warcore.testkit.stand import Stand
@@ -56,6 +55,11 @@ def claims(subject: Subject) -> Iterator[Shape]:
 def _every_shape(subject: Subject) -> list[Shape]:
     usual = shapes(subject.cls.page_sizes, thorough=subject.thorough)
     return list(dict.fromkeys(chain(usual, claims(subject))))
+
+
+def _servable(subject: Subject, wanted: Iterable[Shape]) -> list[Shape]:
+    found = (servable(subject, shape) for shape in wanted)
+    return list(dict.fromkeys(shape for shape in found if shape is not None))
 
 
 # ---- why_not -------------------------------------------------------------------------------------
@@ -125,11 +129,10 @@ def builds(subject: Subject) -> None:
     Say it in `why_not`, where it costs a message, and not in `__init__`, where it costs a start.
     """
     served = 0
-    for shape in _every_shape(subject):
-        if not refusals(subject, shape):
-            served += 1
-            for graph in GraphKind:
-                _build(subject, shape, graph)
+    for shape in _servable(subject, _every_shape(subject)):
+        served += 1
+        for graph in GraphKind:
+            _build(subject, shape, graph)
     if not served:
         raise NotApplicable("it serves none of the kit's shapes")
 
@@ -172,8 +175,8 @@ def serves(subject: Subject) -> None:
     Refuse in `why_not` what no test of yours computes.
     """
     served = 0
-    for shape in dict.fromkeys(claims(subject)):
-        if refusals(subject, shape) or not subject.wants(shape):
+    for shape in _servable(subject, claims(subject)):
+        if not subject.wants(shape):
             continue
         served += 1
         with quiet_torch(), new_stand(subject, shape, GraphKind.NONE) as stand:
