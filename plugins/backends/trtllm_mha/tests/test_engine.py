@@ -1,11 +1,10 @@
-"""Whole engines: the text of the reference backend, and the plan that the README shows."""
+"""Whole engines: the text of the reference backend, and what is said of the kernels."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import attrs
 import pytest
@@ -18,7 +17,6 @@ from warcore_backend_trtllm_mha.providers import PROVIDERS
 WHY_NOT = PROVIDERS["triton"].missing(torch.device("cpu"))
 interpreted = pytest.mark.skipif(bool(WHY_NOT), reason=f"cannot run kernels on {WHY_NOT}")
 
-README = Path(__file__).parent.parent / "README.md"
 PROMPTS = [[1, 2, 3], list(range(5, 40)), [7] * 9]
 WAYS = {
     "eager": {"graph_runner": "none"},
@@ -93,15 +91,6 @@ def command(*arguments):
         check=False,
     )
     return done.returncode, done.stdout, done.stderr
-
-
-def test_the_plan_is_the_table_of_the_readme():
-    code, plan, errors = command("plan", "--model", "random:tiny", "--backend", "trtllm_mha")
-    assert code == 0, errors
-    table = plan[plan.index("STEP ") : plan.index("\n\n", plan.index("STEP "))]
-    rows = [line for line in table.splitlines() if not line.startswith(" ")]
-    readme = README.read_text(encoding="utf-8")
-    assert "\n".join(f"    {row.rstrip()}" for row in rows) in readme
 
 
 def test_the_listing_says_which_kernels_serve():
