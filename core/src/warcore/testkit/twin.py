@@ -70,8 +70,8 @@ class Twins:
 
 
 def _noting(ctx: SpecContext, made: list[Any]) -> SpecContext:
-    def make(model: Any) -> Any:
-        made.append(ctx.make_runner(model))
+    def make(*given: Any, **named: Any) -> Any:
+        made.append(ctx.make_runner(*given, **named))
         return made[-1]
 
     return attrs.evolve(ctx, make_runner=make)

@@ -146,8 +146,8 @@ class Failing:
         return with_methods(cls, __init__=__init__, draft=draft, draft_extend=draft_extend)
 
     def _failing(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(model: Any) -> Any:
-            runner = make(model)
+        def made(*given: Any, **named: Any) -> Any:
+            runner = make(*given, **named)
             execute = runner.execute
 
             def executed(batch: Any) -> Any:
