@@ -1,16 +1,17 @@
 """Whatever is drawn, an overlapped run under a seeded schedule writes what a quiet run writes.
 
 Each seed draws a workload (arrivals, lengths, sampling, stop strings, aborts) and the options of an
-engine (windows, pages so few that requests step back, chunks, mixing, loop, fence, graphs, who
-drafts how much, stagers). The interleaving of the streams is drawn too, at every operation. Memory
-that nobody has written holds NaN. The reference serves one request at a time, eagerly and in the
-normal loop, from one pool for all layers, and nobody drafts. A failure is replayed by its seed:
+engine (backend, windows, pages so few that requests step back, chunks, mixing, loop, fence, graphs,
+who drafts how much, stagers). The interleaving of the streams is drawn too, at every operation.
+Memory that nobody has written holds NaN. The reference serves one request at a time, eagerly and in
+the normal loop, from one pool for all layers, and nobody drafts. A failure is replayed by its seed:
 
     .venv/bin/python tests/test_workloads.py SEED
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 from functools import cache
@@ -20,6 +21,7 @@ import pytest
 import torch
 
 import warcore_backend_torch_native.backend
+import warcore_backend_trtllm_mha.torch_attention
 from warcore import Draft, Engine, EngineConfig, SamplingParams, SpecAlgorithm
 from warcore_backend_torch_native import TorchNative
 
@@ -34,7 +36,13 @@ TINY = {
 
 def short_lengths():
     """Captured lengths that these sequences cross: 16, 32, 64 in place of 128 at least."""
-    return mock.patch.object(warcore_backend_torch_native.backend, "SMALLEST", 16)
+    patches = contextlib.ExitStack()
+    for module in (
+        warcore_backend_torch_native.backend,
+        warcore_backend_trtllm_mha.torch_attention,
+    ):
+        patches.enter_context(mock.patch.object(module, "SMALLEST", 16))
+    return patches
 
 
 def options(draw):
@@ -60,6 +68,8 @@ def options(draw):
     chosen |= speculation(draw) if draw.random() < 0.5 else {}
     chosen["kv_pages"] += -(-(chosen.get("spec_tokens", -1) + 1) // page_size)
     options = chosen.pop("options", {}) | windows(draw)
+    if page_size == 16:
+        chosen["backend"] = draw.choice(["torch_native", "trtllm_mha"])
     return chosen | graphs(draw, chosen) | {"options": options}
 
 

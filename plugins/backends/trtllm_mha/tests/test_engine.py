@@ -60,6 +60,21 @@ def test_the_text_is_that_of_the_reference(model, way):
     assert bool(replays) is (WAYS[way]["graph_runner"] != "none")
 
 
+DRAFTED = {
+    "chain": {"spec_algo": "ngram", "spec_tokens": 4},
+    "tree": {"spec_algo": "ngram", "spec_tokens": 6, "spec_topk": 2},
+    "model": {"spec_algo": "standalone", "spec_tokens": 3, "stagers": ("draft_extend",)},
+}
+
+
+@pytest.mark.parametrize("drafted", DRAFTED)
+@pytest.mark.parametrize("runner", ["none", "full", "breakable"])
+def test_drafts_change_nothing_of_the_text(drafted, runner):
+    model = {"model": "random:swa-tiny", "dtype": "float64"}
+    expected, _ = answers("torch_native", graph_runner="none", **model)
+    assert answers(**DRAFTED[drafted], graph_runner=runner, **model)[0] == expected
+
+
 @interpreted
 @pytest.mark.parametrize("way", ["eager", "prefills", "breakable"])
 def test_so_it_is_with_the_triton_kernels(way):
