@@ -1,10 +1,10 @@
 """Whatever is drawn, an overlapped run under a seeded schedule writes what a quiet run writes.
 
 Each seed draws a workload (arrivals, lengths, sampling, stop strings, aborts) and the options of an
-engine (windows, pages so few that requests step back, chunks, mixing, loop, fence, graphs). The
-interleaving of the streams is drawn too, at every operation. The reference serves one request at a
-time, eagerly and in the normal loop, from one pool for all layers. A failure is replayed by its
-seed:
+engine (backend, windows, pages so few that requests step back, chunks, mixing, loop, fence,
+graphs). The interleaving of the streams is drawn too, at every operation. The reference serves one
+request at a time, eagerly and in the normal loop, from one pool for all layers. A failure is
+replayed by its seed:
 
     .venv/bin/python tests/test_workloads.py SEED
 """
@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import random
 import sys
+from contextlib import ExitStack
 from functools import cache
 from unittest import mock
 
 import pytest
 import torch
 
+import warcore_backend_deepseek_v4.backend
 import warcore_backend_torch_native.backend
 from warcore import Engine, EngineConfig, SamplingParams
 from warcore_backend_torch_native import TorchNative
@@ -34,7 +36,11 @@ TINY = {
 
 def short_lengths():
     """Captured lengths that these sequences cross: 16, 32, 64 in place of 128 at least."""
-    return mock.patch.object(warcore_backend_torch_native.backend, "SMALLEST", 16)
+    both = warcore_backend_torch_native.backend, warcore_backend_deepseek_v4.backend
+    with ExitStack() as stack:
+        for module in both:
+            stack.enter_context(mock.patch.object(module, "SMALLEST", 16))
+        return stack.pop_all()
 
 
 def options(draw):
@@ -57,7 +63,21 @@ def options(draw):
     }
     if chosen["loop"] == "normal":
         chosen["fence"] = "declared"  # it has none, and says so if one is asked for
-    return chosen | graphs(draw, chosen) | {"options": windows(draw)}
+    chosen |= graphs(draw, chosen)
+    return chosen | served(draw, chosen)
+
+
+def served(draw, chosen):
+    """How far the layers see, and who attends: some backends want windows."""
+    seen = windows(draw)
+    if seen["random.window"] == "0" or draw.random() < 0.5:
+        return {"backend": "torch_native", "options": seen}
+    # Whole graphs hold dense prefills only, and what is named has to capture something.
+    least = min(chosen.get("graph_prefill_buckets") or [0])
+    least = least if chosen["graph_runner"] == "full" else 0
+    above = draw.choice([tokens for tokens in (0, 4, 12, 512) if tokens >= least])
+    sparse = {"deepseek_v4.sparse_above": str(above)}
+    return {"backend": "deepseek_v4", "options": seen | sparse}
 
 
 def windows(draw):
@@ -177,7 +197,8 @@ def run(seed):
         assert scheduler.windows is None or len(scheduler.windows) == scheduler.windows.capacity
     for which, (prompt, params, _, _) in enumerate(requests):
         got = outputs[which]
-        (want,) = quiet(*config["options"].values()).generate([prompt], params)
+        seen = (config["options"][f"random.{key}"] for key in ("window", "window_layers"))
+        (want,) = quiet(*seen).generate([prompt], params)
         where = f"seed {seed}, request {which}, {config}"
         assert got.error is None, where
         if got.finish_reason == "abort":
@@ -202,7 +223,7 @@ def test_the_workloads_retract_abort_stop_mix_and_replay():
     """A draw that never meets the hard cases would prove nothing."""
     named = ["retracts", "mixed", "coarse", "fine", "replays", "eager", "lengths", "windows"]
     seen = dict.fromkeys(named, 0)
-    reasons = set()
+    reasons, backends = set(), set()
     for seed in range(60):
         draw = random.Random(seed)
         config = options(draw)
@@ -212,6 +233,7 @@ def test_the_workloads_retract_abort_stop_mix_and_replay():
             reasons |= {output.finish_reason for output in drive(engine, requests).values()}
             stats = engine.stats()
             facts = engine._assembly.describe()
+        backends.add(facts["backend"])
         seen["windows"] += (facts["swa_pages"] or facts["kv_pages"]) < facts["kv_pages"]
         seen["retracts"] += stats["retracts"]
         replays = stats["graphs"]["replays"] if stats["graphs"] else 0
@@ -223,6 +245,7 @@ def test_the_workloads_retract_abort_stop_mix_and_replay():
             seen["mixed"] += fence["mode"] == "mixed"
             seen["fine" if fence["reason"] == "fine" else "coarse"] += fence["count"]
     assert reasons == {"stop", "length", "abort"}
+    assert backends == {"torch_native", "deepseek_v4"}
     assert all(seen.values()), seen
 
 
