@@ -98,6 +98,16 @@ def test_golden_tokens_at_every_bucket_boundary(runner):
         assert 0 < stats["graphs"]["replays"] < stats["steps"]
 
 
+@pytest.mark.parametrize("runner", ["none", "full"])
+@pytest.mark.parametrize("backend", ["trtllm_mha"])
+@pytest.mark.parametrize("most", [8, pytest.param(None, marks=pytest.mark.slow)])
+def test_golden_tokens_with_each_backend(backend, runner, most):
+    sizes = {"graph_buckets": (len(CASES),)} if runner == "full" else {}
+    config = {"backend": backend, "graph_runner": runner, **sizes}
+    for case, output in zip(CASES, answers(True, config, most), strict=True):
+        assert output.output_ids == case["output_ids"][:most], case["prompt"]
+
+
 WINDOWED = [
     ("torch_native", "none", {}),
     ("deepseek_v4", "none", {"deepseek_v4.sparse_above": "8"}),

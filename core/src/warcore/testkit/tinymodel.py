@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import attrs
 import torch
 
 from warcore.model import Layer, Model, ModelFamily, ModelInfo, Output
@@ -56,8 +58,17 @@ class TinyModel(Model):
         width, first = info.hidden_size, info.layers[0]
         inner = (first.q_heads + 2 * first.kv_heads) * first.head_dim
         self._letters, self._places = weight(VOCAB, width), weight(CONTEXT, width)
-        self._inner = [weight(width, inner) / width**0.5 for _ in info.layers]
+        self.embedding = self._letters
+        self.inner = [weight(width, inner) / width**0.5 for _ in info.layers]
         self._head = weight(width, VOCAB)
+        self.unembedding = self._head.t()
+
+    def truncated(self, layers: int) -> TinyModel:
+        """Its first layers."""
+        cut = copy.copy(self)
+        cut.info = attrs.evolve(self.info, layers=self.info.layers[:layers])
+        cut.inner = self.inner[:layers]
+        return cut
 
     def forward(
         self, batch: ForwardBatch, attend: Attend, hidden_layers: tuple[int, ...] = ()
@@ -65,7 +76,7 @@ class TinyModel(Model):
         """Logits [N, vocab]; hidden states are those after each layer."""
         stream = self._letters[batch.tokens] + self._places[batch.positions]
         kept = {}
-        for layer, inner in zip(self.info.layers, self._inner, strict=True):
+        for layer, inner in zip(self.info.layers, self.inner, strict=True):
             heads = (stream @ inner).unflatten(1, (-1, layer.head_dim))
             q, k, v = heads.split((layer.q_heads, layer.kv_heads, layer.kv_heads), 1)
             stream = (stream + attend(SHARPNESS * q, k, v, layer).flatten(1)).tanh()

@@ -353,23 +353,6 @@ def test_verified_blocks_may_be_ragged_and_requests_without_new_tokens_disturb_n
     Case(**given, windows=(None, 2)).check()
 
 
-@pytest.mark.parametrize("step", ["trees", "chains", "late trees", "late chains", "draft-extend"])
-@pytest.mark.parametrize("mapped", [True, False], ids=["window pool", "one pool"])
-def test_drafts_beyond_a_requests_pages_disturb_nobody_before_them(step, mapped):
-    """They have slot 0, and the row of the table names a slot of nobody."""
-    given = STEPS[step] | {"prefixes": (14, 33, 3), "lens": (5, 5, 5)}
-    case = Case(**given, windows=(None, 4), mapped=mapped, dtype=torch.float64)
-    nobody = int(case.shared.req_to_token[max(case.rows) + 1, 0])
-    owned = torch.ones(15, dtype=torch.bool)
-    for i, count in enumerate((3, 0, 1)):
-        last = 5 * (i + 1)
-        case.shared.req_to_token[case.rows[i], case.ends[i] - count : case.ends[i]] = nobody
-        owned[last - count : last] = False
-    case.batch.out_slots[~owned] = 0
-    got, expected = case.run()[:, owned], case.expected()[:, owned]
-    assert (got - expected).abs().max() < 1e-12
-
-
 PREFILLS = {
     "edges of blocks": ((0, 5, 0, 9), (BLOCK - 1, BLOCK, BLOCK + 1, 1)),
     "every size": ((3,) * 7, (1, 2, 3, 5, 9, 17, 33)),

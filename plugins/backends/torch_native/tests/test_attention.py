@@ -385,25 +385,6 @@ def test_a_request_without_new_tokens_disturbs_nobody(mapped):
     Case(ForwardMode.EXTEND, prefixes=(3, 9, 20), lens=(4, 0, 2), **given).check()
 
 
-@pytest.mark.parametrize("mode", [ForwardMode.TARGET_VERIFY, ForwardMode.DRAFT_EXTEND])
-@pytest.mark.parametrize("tree", [True, False])
-@pytest.mark.parametrize("mapped", [True, False])
-def test_drafts_beyond_a_requests_pages_disturb_nobody_before_them(mode, tree, mapped):
-    """They have slot 0, and the row of the table names a slot of nobody."""
-    tree &= mode is ForwardMode.TARGET_VERIFY
-    given = {"windows": (None, 4), "mapped": mapped, "tree": tree, "dtype": torch.float64}
-    case = Case(mode, prefixes=(14, 33, 3), lens=(5, 5, 5), **given)
-    held = {page for slots in case.slots for page in (slots // case.page_size).tolist()}
-    nobody = min(set(range(1, case.pool // case.page_size)) - held) * case.page_size
-    owned = torch.ones(15, dtype=torch.bool)
-    for i, count in enumerate((3, 0, 1)):
-        end, last = case.prefixes[i] + 5, 5 * (i + 1)
-        case.shared.req_to_token[case.rows[i], end - count : end] = nobody
-        owned[last - count : last] = False
-    case.batch.out_slots[~owned] = 0
-    assert_close(case.run()[:, owned], case.expected()[:, owned], 1e-12)
-
-
 def test_a_chain_needs_no_tree_mask():
     Case(ForwardMode.TARGET_VERIFY, prefixes=(3, 20), lens=(5, 5)).check()
 

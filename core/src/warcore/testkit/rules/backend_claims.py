@@ -14,7 +14,7 @@ from warcore.device.operations import OperationMode, line_of_use
 from warcore.testkit.cell import CONTEXT, ROWS, Cell, Shape, shapes
 from warcore.testkit.check import check
 from warcore.testkit.contexts import context
-from warcore.testkit.definitions import definition, line_of
+from warcore.testkit.definitions import definition, judged
 from warcore.testkit.memory import spec_of
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.owing import compare
@@ -141,18 +141,12 @@ def _build(subject: Subject, shape: Shape, graph: GraphKind) -> None:
     claim = "a backend for every spec that why_not accepts"
     cls, spec = subject.cls, spec_of(shape, _device(subject))
     memory: Any = {}
-    try:
+    with judged(cls, claim, str(shape)):
         memory = cls.kv_cache(spec)
         if _is_memory(memory):
             with quiet_torch(), torch.inference_mode():
                 sizes = {"max_batch": ROWS, "layers": len(shape.windows)}
                 cls(context(spec, cls, graph=graph, options=subject.options, **sizes))
-    except Exception as error:
-        where = line_of(error, cls)
-        if not where:
-            raise
-        what = f"it raised {type(error).__name__}: {error}"
-        raise Refuted(Failure(claim, what, where, cell=str(shape))) from error
     if not _is_memory(memory):
         what = f"kv_cache returned {memory!r}, which is no dict of TensorSpec"
         raise Refuted(Failure(claim, what, definition(cls, "kv_cache"), cell=str(shape)))
@@ -207,17 +201,9 @@ def _short(shape: Shape) -> Iterator[Cell]:
 
 
 def _served(subject: Subject, stand: Stand, cell: Cell) -> None:
-    try:
+    name, when = str(cell.shape), f"in {cell.mode.value} steps "
+    with judged(subject.cls, "that it serves what why_not accepts", name, when):
         stand.prepare(cell)
         for batch in stand.steps(cell):
             output, _ = stand.run(batch)
-            compare(stand, batch, output, str(cell.shape), f"in {cell.mode.value} steps ")
-    except Refuted:
-        raise
-    except Exception as error:
-        where = line_of(error, subject.cls)
-        if not where:
-            raise
-        what = f"in {cell.mode.value} steps it raised {type(error).__name__}: {error}"
-        claim = "that it serves what why_not accepts"
-        raise Refuted(Failure(claim, what, where, cell=str(cell.shape))) from error
+            compare(stand, batch, output, name, when)

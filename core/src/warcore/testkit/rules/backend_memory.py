@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from math import isnan
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import attrs
 import torch
 
 from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
 from warcore.device import Observer
 from warcore.testkit.attribution import Attribution
-from warcore.testkit.cell import DRAFTED
 from warcore.testkit.check import check
 from warcore.testkit.definitions import definition
-from warcore.testkit.late import page_guard, watched
+from warcore.testkit.late import page_guard, told, unnamed, watched
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
-from warcore.testkit.owing import TOLERANCE, error_of, owed
 from warcore.testkit.snapshots import has_snapshot
 from warcore.testkit.walk import cells_of, stands
 
@@ -24,9 +20,10 @@ if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
     from warcore.device import Stream
     from warcore.testkit.cell import Cell
-    from warcore.testkit.guard import Fault, Window
+    from warcore.testkit.fault import Fault
     from warcore.testkit.stand import Stand
     from warcore.testkit.subject import Subject
+    from warcore.testkit.window import Window
 
 
 @check("backend", needs=("backend.votes",), after=("backend.captures",), devices=("host",))
@@ -52,15 +49,14 @@ def never_writes(subject: Subject) -> None:
 
 def _written(stand: Stand, batch: ForwardBatch, fault: Fault, cell: str) -> Failure:
     """The step once more under attribution, which names operation and line."""
-    attribution = Attribution(stand.shared)
-    watched(stand, batch, attribution, [])
-    what = f"{fault.buffer} was written by {fault.code or 'native code'}"
+    attribution = Attribution(stand.tables.named)
+    watched(stand, batch, attribution)
     for access in attribution.accesses:
         if access.kind == "write":
-            phase = f" in phase {access.phase}" if access.phase else ""
-            what = f"{what}: {access.operation}{phase}"
+            what = told(stand, access, "read", "written", fault.code)
             seen_by, where = ("guard", "attribution"), str(access.place or "")
             return Failure("tables that are only read", what, where, seen_by, cell)
+    what = told(stand, unnamed(fault), "read", "written")
     return Failure("tables that are only read", what, "", ("guard",), cell)
 
 
@@ -87,69 +83,12 @@ def padding(subject: Subject) -> None:
 def _poison(stand: Stand, batch: ForwardBatch) -> None:
     """NaN in every slot that no request of the batch owns; restored by the next preparation."""
     for number, layer in enumerate(stand.kv):
-        owned = torch.zeros(int(stand.slots.max()) + 1, dtype=torch.bool)
-        owned[stand.slots_in(number)[batch.rows.cpu()].flatten()] = True
+        owned = torch.zeros(int(stand.tables.slots.max()) + 1, dtype=torch.bool)
+        owned[stand.tables.slots_in(number)[batch.rows.cpu()].flatten()] = True
         for memory in layer.values():
             page = stand.shape.page_size
             free = [i for i in range(memory.shape[0]) if not owned[i * page : (i + 1) * page].any()]
             memory[free] = float("nan")
-
-
-@check(
-    "backend",
-    needs=("backend.votes",),
-    after=("backend.padding", "backend.parity"),
-)
-def drafts_without_slots(subject: Subject) -> None:
-    """A drafted token that has no slot, because its request has no more pages, shows in no output
-    of the tokens before it: there the row of the table names what is somebody else's, or nobody's.
-
-    The reference backend of this project loaded such slots with weight 0. The pool was as it came
-    from the system; where it held NaN, answers under speculation ended in token 0, now and then.
-
-    Load nothing behind the last token of a request whose `out_slots` is not 0.
-    """
-    for stand in stands(subject):
-        for mode in (ForwardMode.TARGET_VERIFY, ForwardMode.DRAFT_EXTEND):
-            cell = f"{mode.value}-{stand.graph.value}-beyond-its-pages-{stand.shape}"
-            tree = stand.shape.tree and mode is not ForwardMode.TARGET_VERIFY
-            if not tree and subject.wants(cell):
-                _beyond(stand, mode, cell)
-
-
-BEYOND: Final = ((1, 40, 1), (2, 3, 2), (3, 17, 0), (4, 8, 1))
-"""Rows, tokens before the step, and how many of its drafted ones have no slot."""
-
-
-def _beyond(stand: Stand, mode: ForwardMode, cell: str) -> None:
-    rows, prefixes = [row for row, *_ in BEYOND], tuple(prefix for _, prefix, _ in BEYOND)
-    stand.run(stand.batch(ForwardMode.EXTEND, rows, (0,) * len(rows), prefixes))
-    batch = stand.batch(mode, rows, prefixes, (DRAFTED,) * len(rows))
-    owned = torch.tensor([nth < DRAFTED - count for *_, count in BEYOND for nth in range(DRAFTED)])
-    nobody, table = rows[-1] + 1, stand.slots.clone()
-    for row, prefix, count in BEYOND:
-        end = prefix + DRAFTED
-        table[row, end - count : end] = stand.slots[nobody, end - count : end]
-    _empty(stand, nobody)
-    stand.write_table(table)
-    try:
-        out_slots = torch.where(owned.to(batch.out_slots.device), batch.out_slots, 0)
-        output, _ = stand.run(attrs.evolve(batch, out_slots=out_slots))
-    finally:
-        stand.write_table(stand.slots)
-    error = error_of(output[owned], owed(stand, batch)[owned])
-    if not error <= TOLERANCE[stand.spec.dtype]:
-        what = f"an output is {'NaN' if isnan(error) else f'off by {error:.2g} of the largest'}"
-        claim = "outputs that do not depend on drafted tokens without a slot"
-        raise Refuted(Failure(claim, what, "", ("poison",), cell))
-
-
-def _empty(stand: Stand, row: int) -> None:
-    """NaN in all pages of a row."""
-    for number, layer in enumerate(stand.kv):
-        pages = stand.slots_in(number)[row] // stand.shape.page_size
-        for memory in layer.values():
-            memory[sorted(set(pages.tolist()))] = float("nan")
 
 
 @check("backend", level="SHOULD", needs=("backend.no_late_access",), devices=("host",))
@@ -180,7 +119,7 @@ def could_be_earlier(subject: Subject) -> None:
                         still.add(cell.mode)
         if not late:
             raise NotApplicable("every end that it declares is the earliest")
-        for mode in late.keys() - still:
+        for mode in (each for each in late if each not in still):
             earlier = "PRE_REPLAY" if late[mode] is SharedReadEnds.IN_REPLAY else "IN_REPLAY"
             what = f"nothing is read later than {earlier} in any {mode.value} step"
             claim = f"{late[mode].name} for {mode.value} steps"

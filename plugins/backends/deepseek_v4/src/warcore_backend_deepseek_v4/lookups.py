@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final
-
-from torch.nn.functional import pad
-
-from warcore import ForwardMode
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -19,9 +15,6 @@ if TYPE_CHECKING:
     from warcore_backend_deepseek_v4.source import Source
 
     Memory = Callable[..., torch.Tensor]
-
-DRAFTED: Final = frozenset({ForwardMode.TARGET_VERIFY, ForwardMode.DRAFT_EXTEND})
-"""Steps whose last tokens may have no slot."""
 
 
 class Lookup(ABC):
@@ -114,14 +107,5 @@ class Table(Lookup):
         return (self.batch.seq_lens[: self.rows] - (starts[1:] - starts[:-1]))[:, None]
 
     def last(self) -> torch.Tensor:
-        """The last position with a slot of the request's own; 0 for padding that has none.
-
-        NOTE: drafts may reach beyond a request's pages. They have slot 0 there, and the row of the
-        table names a page that is somebody else's, or nobody's.
-        """
-        batch = self.batch
-        lens = batch.seq_lens[: self.rows, None]
-        if batch.mode in DRAFTED:
-            own = pad((batch.out_slots > 0).cumsum(0), (1, 0))[batch.q_start[: self.rows + 1]]
-            lens = self.settled() + (own[1:] - own[:-1])[:, None]
-        return (lens - 1).clamp(min=0)
+        """The last position; 0 for padding that has none."""
+        return (self.batch.seq_lens[: self.rows, None] - 1).clamp(min=0)

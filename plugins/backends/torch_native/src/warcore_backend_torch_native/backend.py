@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import attrs
 import torch
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from warcore import AttentionBackend, ForwardMode, GraphKind, SharedReadEnds
 from warcore_backend_torch_native.masks import score_mask
@@ -24,8 +24,6 @@ READS: Final = {
     ForwardMode.MIXED: SharedReadEnds.UNKNOWN,
 }
 PREFILL: Final = frozenset({ForwardMode.EXTEND, ForwardMode.MIXED})
-DRAFTED: Final = frozenset({ForwardMode.TARGET_VERIFY, ForwardMode.DRAFT_EXTEND})
-"""Steps whose last tokens may have no slot."""
 DTYPES: Final = frozenset({torch.bfloat16, torch.float16, torch.float32, torch.float64})
 STEP: Final = 8
 """Eager steps gather a multiple of so many positions."""
@@ -154,7 +152,8 @@ class TorchNative(AttentionBackend):
         Past the end the last position repeats. NOTE: a masked score has weight 0, and 0 times the
         NaN of a slot that nobody owns is NaN; a request may only ever load its own slots.
         """
-        length, last = self._length(batch), _last(batch)
+        length = self._length(batch)
+        last = (batch.seq_lens[:, None] - 1).clamp(min=0)
         at = torch.minimum(self._columns[:length], last)
         slots = self._table(self._slots, batch, length)
         slots.copy_(self.ctx.shared.req_to_token[batch.rows[:, None], at])
@@ -225,19 +224,6 @@ class TorchNative(AttentionBackend):
             out[part] = _attend(q[None, part], cache, slots, mask[part], layer)[0]
             start += count
         return out
-
-
-def _last(batch: ForwardBatch) -> torch.Tensor:
-    """[B, 1]: the last position with a slot of the request's own; 0 for padding that has none.
-
-    Drafts may reach beyond a request's pages. They have slot 0 there, and the row of the table
-    names a page that is somebody else's, or nobody's.
-    """
-    lens = batch.seq_lens
-    if batch.mode in DRAFTED:
-        own = pad((batch.out_slots > 0).cumsum(0), (1, 0))[batch.q_start]
-        lens = lens - (batch.q_start[1:] - batch.q_start[:-1]) + (own[1:] - own[:-1])
-    return (lens[:, None] - 1).clamp(min=0)
 
 
 def _slots(meta: Metadata, layer: Layer) -> torch.Tensor:

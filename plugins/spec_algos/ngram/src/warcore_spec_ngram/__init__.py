@@ -1,0 +1,5 @@
+"""Ngram, a speculative algorithm for warcore."""
+
+from warcore_spec_ngram.algorithm import Ngram
+
+__all__ = ["Ngram"]
