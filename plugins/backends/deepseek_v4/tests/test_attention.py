@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
+import weakref
 
 import attrs
 import pytest
@@ -541,6 +543,20 @@ def test_a_capture_finds_nothing_that_a_warm_up_derived_and_reads_into_static_me
         }
         if in_graph:
             assert lookup.windowed.untyped_storage().data_ptr() in statics
+
+
+@STEP
+def test_what_a_step_looked_up_is_let_go_with_the_next_step(step):
+    case = Case(**STEPS[step])
+    case.run()
+    gone = weakref.ref(case.backend._lookup)
+    with torch.inference_mode():
+        gc.disable()
+        try:
+            case.backend.init_forward_metadata_out_graph(case.batch)
+            assert gone() is None
+        finally:
+            gc.enable()
 
 
 # ---- what a step costs ---------------------------------------------------------------------------

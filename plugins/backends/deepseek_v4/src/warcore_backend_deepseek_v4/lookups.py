@@ -35,9 +35,11 @@ class Lookup(ABC):
 
     def derive(self, make: Callable[..., torch.Tensor], *of: Hashable) -> torch.Tensor:
         """make(*of), from what is private to the step; made once."""
-        if (make, of) not in self._derived:
-            self._derived[make, of] = make(*of)
-        return self._derived[make, of]
+        # By name: the method itself would hold this lookup, and all its memory, until a collection.
+        key = make.__name__, *of
+        if key not in self._derived:
+            self._derived[key] = make(*of)
+        return self._derived[key]
 
     def forget(self) -> None:
         """Let everything be derived anew.
