@@ -116,10 +116,23 @@ def engine(options=None, backend="torch_native", **config):
     return Engine(EngineConfig(model=MODEL, dtype="float64", context_length=104, **given))
 
 
+WINDOWS = [{}, {"window": 5, "window_layers": "alternate"}]
+QUICK = [
+    ("torch_native", WINDOWS[0]),
+    ("torch_native", WINDOWS[1]),
+    ("deepseek_v4 sparse", WINDOWS[0]),
+    ("deepseek_v4", WINDOWS[1]),
+]
+SLOW = [("deepseek_v4 sparse", WINDOWS[1]), ("deepseek_v4", WINDOWS[0])]
+
+
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("window", [{}, {"window": 5, "window_layers": "alternate"}], ids=str)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_text_is_that_of_a_dense_mask(name, window, backend):
+@pytest.mark.parametrize(
+    ("backend", "window"),
+    [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)],
+    ids=str,
+)
+def test_the_text_is_that_of_a_dense_mask(name, backend, window):
     options = {f"random.{key}": str(value) for key, value in window.items()}
     with engine(options, backend, **ENGINES[name]) as running:
         facts = running._assembly.describe()

@@ -11,15 +11,16 @@ the normal loop, from one pool for all layers, and nobody drafts. A failure is r
 
 from __future__ import annotations
 
-import contextlib
 import random
 import sys
+from contextlib import ExitStack
 from functools import cache
 from unittest import mock
 
 import pytest
 import torch
 
+import warcore_backend_deepseek_v4.backend
 import warcore_backend_torch_native.backend
 import warcore_backend_trtllm_mha.torch_attention
 from warcore import Draft, Engine, EngineConfig, SamplingParams, SpecAlgorithm
@@ -36,13 +37,15 @@ TINY = {
 
 def short_lengths():
     """Captured lengths that these sequences cross: 16, 32, 64 in place of 128 at least."""
-    patches = contextlib.ExitStack()
-    for module in (
+    modules = (
         warcore_backend_torch_native.backend,
         warcore_backend_trtllm_mha.torch_attention,
-    ):
-        patches.enter_context(mock.patch.object(module, "SMALLEST", 16))
-    return patches
+        warcore_backend_deepseek_v4.backend,
+    )
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(mock.patch.object(module, "SMALLEST", 16))
+        return stack.pop_all()
 
 
 def options(draw):
@@ -67,10 +70,31 @@ def options(draw):
         chosen["fence"] = "declared"  # it has none, and says so if one is asked for
     chosen |= speculation(draw) if draw.random() < 0.5 else {}
     chosen["kv_pages"] += -(-(chosen.get("spec_tokens", -1) + 1) // page_size)
-    options = chosen.pop("options", {}) | windows(draw)
-    if page_size == 16:
-        chosen["backend"] = draw.choice(["torch_native", "trtllm_mha"])
-    return chosen | graphs(draw, chosen) | {"options": options}
+    chosen |= graphs(draw, chosen)
+    options, attending = chosen.pop("options", {}), served(draw, chosen)
+    return chosen | attending | {"options": options | attending["options"]}
+
+
+def served(draw, chosen):
+    """How far the layers see, and who attends: one backend, or one for prefills and another."""
+    options = windows(draw)
+    able = ["torch_native"]
+    if chosen["page_size"] == 16:
+        able.append("trtllm_mha")
+    if options["random.window"] != "0":
+        able.append("deepseek_v4")
+    prefills, others = draw.choice(able), draw.choice(able)
+    if draw.random() < 0.5:
+        others = prefills
+    if "deepseek_v4" in (prefills, others):
+        # Whole graphs hold dense prefills only, and what is named has to capture something.
+        least = min(chosen.get("graph_prefill_buckets") or [0])
+        least = least if chosen["graph_runner"] == "full" else 0
+        above = draw.choice([tokens for tokens in (0, 4, 12, 512) if tokens >= least])
+        options["deepseek_v4.sparse_above"] = str(above)
+    if prefills == others:
+        return {"backend": prefills, "options": options}
+    return {"prefill_backend": prefills, "decode_backend": others, "options": options}
 
 
 def speculation(draw):
@@ -279,9 +303,9 @@ def test_more_workloads(seed):
 
 def test_the_workloads_retract_abort_stop_mix_and_replay():
     """A draw that never meets the hard cases would prove nothing."""
-    named = ["retracts", "mixed", "coarse", "fine", "replays", "eager", "lengths", "windows"]
-    seen = dict.fromkeys(named, 0)
-    reasons = set()
+    cases = ["retracts", "mixed", "coarse", "fine", "replays", "eager", "lengths", "windows"]
+    seen = dict.fromkeys([*cases, "two backends"], 0)
+    reasons, backends = set(), set()
     for seed in range(60):
         draw = random.Random(seed)
         config = options(draw)
@@ -291,6 +315,8 @@ def test_the_workloads_retract_abort_stop_mix_and_replay():
             reasons |= {output.finish_reason for output in drive(engine, requests).values()}
             stats = engine.stats()
             facts = engine._assembly.describe()
+        backends.add(facts["backend"])
+        seen["two backends"] += "prefill_backend" in config
         seen["windows"] += (facts["swa_pages"] or facts["kv_pages"]) < facts["kv_pages"]
         seen["retracts"] += stats["retracts"]
         replays = stats["graphs"]["replays"] if stats["graphs"] else 0
@@ -302,6 +328,7 @@ def test_the_workloads_retract_abort_stop_mix_and_replay():
             seen["mixed"] += fence["mode"] == "mixed"
             seen["fine" if fence["reason"] == "fine" else "coarse"] += fence["count"]
     assert reasons == {"stop", "length", "abort"}
+    assert backends >= {"torch_native", "trtllm_mha", "deepseek_v4"}
     assert all(seen.values()), seen
 
 

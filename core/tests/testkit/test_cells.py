@@ -9,12 +9,14 @@ from testkit.fake_rules import make
 from warcore.errors import ConfigError
 from warcore.records import PluginRecord
 from warcore.testkit import selection
+from warcore.testkit.cell import Shape
 from warcore.testkit.coverage import not_covered
 from warcore.testkit.isolation import Isolation
 from warcore.testkit.outcome import NotApplicable, Outcome, Unproven
 from warcore.testkit.references import reference
 from warcore.testkit.running import run_checks
 from warcore.testkit.subject import Subject
+from warcore.testkit.walk import WINDOW, servable
 
 WALKS, LOOKS = make(cell_rules.walks), make(cell_rules.looks)
 
@@ -38,6 +40,35 @@ def run(monkeypatch, isolation):
         return run_checks(subject_of(**facts), pattern, isolation=isolation, starts=starts)
 
     return ran
+
+
+# ---- shapes --------------------------------------------------------------------------------------
+
+
+def refusing(*words):
+    """A backend that refuses these."""
+
+    class Refusing(hostile.Good):
+        @classmethod
+        def why_not(cls, spec):
+            found = {"no windows": spec.windows == {None}, "trees": spec.tree}
+            found["windows"] = spec.windows != {None}
+            return [word for word in words if found[word]]
+
+    return Subject(PluginRecord.of_class("backend", Refusing), Refusing)
+
+
+def test_a_backend_that_wants_windows_gets_them_where_a_shape_has_none():
+    wants = refusing("no windows")
+    assert servable(wants, Shape()) == Shape(windows=(None, WINDOW, WINDOW))
+    assert servable(wants, Shape(tree=True)) == Shape(tree=True, windows=(None, WINDOW, WINDOW))
+    assert servable(wants, Shape(windows=(3, 3))) == Shape(windows=(3, 3))
+
+
+def test_what_a_backend_serves_as_it_is_or_not_at_all_stays_as_it_is():
+    assert servable(refusing(), Shape()) == Shape()
+    assert servable(refusing("trees"), Shape(tree=True)) is None
+    assert servable(refusing("windows"), Shape(windows=(3, None))) is None
 
 
 # ---- cells ---------------------------------------------------------------------------------------

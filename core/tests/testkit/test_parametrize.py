@@ -18,9 +18,9 @@ from warcore.testkit import checks, selection
 def items(monkeypatch):
     """`items(*checks, known={})`: those of a good backend, by name."""
 
-    def of(*every, known=None, cls=hostile.Good):
+    def of(*every, known=None, cls=hostile.Good, **facts):
         monkeypatch.setattr(selection, "checks_of", lambda kind: iter(every))
-        return {str(item): item for item in checks(cls, known)}
+        return {str(item): item for item in checks(cls, known, **facts)}
 
     return of
 
@@ -92,6 +92,11 @@ def test_a_wrong_entry_of_known_failures_is_an_item_that_fails(items, name, why,
 def test_a_newer_check_is_skipped(items):
     with pytest.raises(unittest.SkipTest, match="newer than the plugin's contract: failed"):
         items(make(fake_rules.refuted, since="0.9"))["backend.refuted"]()
+
+
+def test_a_check_gets_the_options_that_were_asked_for(items):
+    with pytest.raises(unittest.SkipTest, match=r"'host', '', True, 5\)"):
+        items(make(fake_rules.seen), thorough=True, options=5)["backend.seen"]()
 
 
 def test_a_class_that_is_no_plugin_is_refused():

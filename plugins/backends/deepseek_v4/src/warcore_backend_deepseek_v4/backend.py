@@ -37,7 +37,7 @@ SMALLEST: Final = 128
 class Options:
     """`--opt deepseek_v4.KEY=VALUE`."""
 
-    sparse_above: int = attrs.field(default=128, validator=attrs.validators.ge(0))
+    sparse_above: int = attrs.field(default=256, validator=attrs.validators.ge(0))
     """A prefill step of more tokens, padding included, is sparse: over a chunk cache, in blocks."""
 
 
