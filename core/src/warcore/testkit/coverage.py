@@ -77,6 +77,9 @@ def _left_out(results: Results) -> Iterator[str]:
         yield f"Of the grid only the cells called {subject.cells!r} were walked (--cell)."
     elif not subject.thorough:
         yield "The default grid was walked; --all walks the whole of it."
+    if subject.set_options:
+        chosen = ", ".join(f"{key}={text}" for key, text in subject.set_options.items())
+        yield f"It was checked with {chosen}: what it does without was not looked at."
     newer = sum(not result.counted for result in results.results)
     if newer:
         which = "1 check is" if newer == 1 else f"{newer} checks are"
