@@ -209,6 +209,10 @@ class _Watch:
                 self._missing.append(f"page guard: {each.name} {remark}")
         if self._guard is not None and self._guard.lost:
             self._missing.append(f"page guard: {self._guard.lost} touches came too fast to be kept")
+        for thief in () if self._guard is None else self._guard.stolen:
+            self._missing.append(
+                f"page guard: {thief} took SIGSEGV, until the next mark or the end of the step"
+            )
         if not self._marks:
             self._missing.append("no mark() was passed: every touch counts as before it")
         guarded = () if self._guard is None else ("guard",)
