@@ -353,6 +353,7 @@ def test_a_pattern_takes_along_what_its_checks_need(run):
         ("backend.poison", ["backend.poison"]),
         ("poison", ["backend.poison", "backend.poison_more"]),
         ("*.p*_more", ["backend.poison_more"]),
+        ("p*_more", ["backend.poison_more"]),
     ],
 )
 def test_a_pattern_is_a_name_or_a_part_of_one_or_has_wildcards(rules, pattern, names):
