@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _ONLY_ON = {
     "page guard": "host",
     "happens-before": "host",
+    "seeded schedules": "host",
     "Triton interpreter": "host",
     "pointer reachability": "cuda",
 }
@@ -37,7 +38,7 @@ def detectors(results: Results) -> tuple[Detector, ...]:
     for name, why in results.platform["detectors"].items():
         needed = _ONLY_ON.get(name, results.subject.device)
         elsewhere = needed != results.subject.device
-        found.append(Detector(name, f"it needs the {needed} device" if elsewhere else why))
+        found.append(Detector(name, f"{needed} device only" if elsewhere else why))
     return tuple(found)
 
 
