@@ -166,6 +166,8 @@ def test_a_plugin_is_checked_with_the_options_that_were_set(choosy, capsys, tmp_
         ("choosy.abov=2", "choosy has no option 'abov'\nNext: did you mean choosy.above?"),
         ("choosy.above=-1", "options of choosy: 'above' must be >= 0: -1"),
         ("choosy.above", "--opt choosy.above gives no value"),
+        ("=2", "--opt '=2' names no option\nNext: --opt NAME.key=value"),
+        ("choosy.=2", "--opt 'choosy.=2' names no option\nNext: --opt NAME.key=value"),
         (
             "above=2",
             "--opt above: only backend choosy (choosy 1.0) is checked\nNext: --opt choosy.",
@@ -219,6 +221,23 @@ def test_what_cannot_be_run_is_told_before_anything_else(check, monkeypatch):
     code, out, err = check("toy-rows")
     assert (code, out) == (2, "")
     assert err.splitlines()[1].startswith(f"Next: {TIMEOUT_VARIABLE}=")
+
+
+def test_a_device_that_is_not_there_is_told_before_anything_else(check, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, out, err = check("toy-rows", "--device", "cuda")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: no CUDA device: torch")
+    assert "--device host" in err.splitlines()[1]
+
+
+def test_what_could_not_run_for_the_sake_of_another_check_is_a_line_and_no_more(check):
+    unproven = make(fake_rules.blind)
+    after = make(fake_rules.passes, needs=(unproven.name,))
+    code, out, _ = check("toy-rows", rules=[unproven, after])
+    assert code == 2
+    assert f"  could not run     {after}: {unproven}: could not run, " in out
+    assert [f"\n{each}: could not run\n" in out for each in (unproven, after)] == [True, False]
 
 
 def test_a_cell_that_nothing_has_is_told_before_what_its_checks_need(check):

@@ -103,6 +103,10 @@ def check(
         target = None if json_file is None else Target.of("--json", json_file)
         facts = {"device": device, "cells": cell, "thorough": thorough, "reference": reference}
         subject = subject_of(name, options, **facts)
+        if device == "cuda":
+            from warcore.device import require_cuda
+
+            require_cuda()
         results = _run(subject, pattern)
     from warcore.testkit.lastreport import keep
 
@@ -173,7 +177,9 @@ def _conclude(results: Results) -> None:
 
     screen = console()
     for result in results.results:
-        if result.outcome in {Outcome.FAILED, Outcome.UNPROVEN, Outcome.EXPECTED_FAILURE}:
+        told = result.outcome in {Outcome.FAILED, Outcome.UNPROVEN, Outcome.EXPECTED_FAILURE}
+        # What did not run for the sake of another one has nothing to add to that one.
+        if told and result.after is None:
             _print_failure(screen, result, results.subject)
     width = min(screen.width, _WIDTH)
     screen.print("\nNot covered:", soft_wrap=True)

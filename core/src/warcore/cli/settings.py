@@ -213,6 +213,8 @@ def read_options(_: click.Context, __: click.Parameter, given: Sequence[str]) ->
         path, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"--opt {text} gives no value", next="--opt NAME.key=value")
+        if not all(path.split(".")):
+            raise ConfigError(f"--opt {text!r} names no option", next="--opt NAME.key=value")
         options[path] = value
     return options
 

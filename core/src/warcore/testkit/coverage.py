@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _ONLY_ON = {
     "page guard": "host",
     "happens-before": "host",
+    "seeded schedules": "host",
     "Triton interpreter": "host",
     "pointer reachability": "cuda",
 }
@@ -37,7 +38,7 @@ def detectors(results: Results) -> tuple[Detector, ...]:
     for name, why in results.platform["detectors"].items():
         needed = _ONLY_ON.get(name, results.subject.device)
         elsewhere = needed != results.subject.device
-        found.append(Detector(name, f"it needs the {needed} device" if elsewhere else why))
+        found.append(Detector(name, f"{needed} device only" if elsewhere else why))
     return tuple(found)
 
 
@@ -54,6 +55,7 @@ def not_covered(results: Results) -> Iterator[str]:
     for detector in detectors(results):
         if detector.why_not is not None:
             yield f"The {detector.name} did not run: {detector.why_not}."
+    yield from _stolen(results)
     yield from _left_out(results)
     here = next((result.here for result in results.results if result.here), "")
     if here:
@@ -63,6 +65,19 @@ def not_covered(results: Results) -> Iterator[str]:
         )
     if any(result.outcome is Outcome.UNPROVEN for result in results.results):
         yield "Where a check could not run, nothing is known."
+
+
+def _stolen(results: Results) -> Iterator[str]:
+    """Who took the page guard's signal, and in which checks."""
+    thieves: dict[str, list[str]] = {}
+    for result in results.results:
+        for thief in result.stolen:
+            thieves.setdefault(thief, []).append(str(result.check))
+    for thief, checks in thieves.items():
+        yield (
+            f"The page guard lost SIGSEGV to {thief} in {', '.join(checks)}, and had it again from "
+            "the next step on: what came too late between was not seen."
+        )
 
 
 def _left_out(results: Results) -> Iterator[str]:
