@@ -26,7 +26,7 @@ import warcore_backend_trtllm_mha.torch_attention
 from warcore import Draft, Engine, EngineConfig, SamplingParams, SpecAlgorithm
 from warcore_backend_torch_native import TorchNative
 
-PLAIN, DRAFTED = 200, 100
+PLAIN, DRAFTED = 100, 100
 """Seeds without drafts, and for each algorithm."""
 ALL = 2000
 LONGEST_PROMPT, LONGEST_ANSWER = 40, 24
