@@ -1,0 +1,1 @@
+"""Eagle, a speculative algorithm for warcore."""
