@@ -1,10 +1,10 @@
 """Whatever is drawn, an overlapped run under a seeded schedule writes what a quiet run writes.
 
 Each seed draws a workload (arrivals, lengths, sampling, stop strings, aborts) and the options of an
-engine (windows, pages so few that requests step back, chunks, mixing, loop, fence, graphs). The
-interleaving of the streams is drawn too, at every operation. The reference serves one request at a
-time, eagerly and in the normal loop, from one pool for all layers. A failure is replayed by its
-seed:
+engine (windows, pages so few that requests step back, chunks, mixing, loop, fence, graphs, who
+drafts how much, stagers). The interleaving of the streams is drawn too, at every operation. Memory
+that nobody has written holds NaN. The reference serves one request at a time, eagerly and in the
+normal loop, from one pool for all layers, and nobody drafts. A failure is replayed by its seed:
 
     .venv/bin/python tests/test_workloads.py SEED
 """
@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import warcore_backend_torch_native.backend
-from warcore import Engine, EngineConfig, SamplingParams
+from warcore import Draft, Engine, EngineConfig, SamplingParams, SpecAlgorithm
 from warcore_backend_torch_native import TorchNative
 
 QUICK, ALL = 300, 5000
@@ -57,7 +57,60 @@ def options(draw):
     }
     if chosen["loop"] == "normal":
         chosen["fence"] = "declared"  # it has none, and says so if one is asked for
-    return chosen | graphs(draw, chosen) | {"options": windows(draw)}
+    chosen |= speculation(draw) if draw.random() < 0.5 else {}
+    chosen["kv_pages"] += -(-(chosen.get("spec_tokens", -1) + 1) // page_size)
+    options = chosen.pop("options", {}) | windows(draw)
+    return chosen | graphs(draw, chosen) | {"options": options}
+
+
+def speculation(draw):
+    """Who drafts: plugins, and drafters that are always right, hardly ever, or here and there."""
+    algorithm = draw.choice(["ngram", "standalone", Wrong, Ragged, Anything])
+    chosen = {"spec_algo": algorithm, "spec_tokens": draw.randint(1, 7)}
+    if algorithm == "standalone":
+        chosen["stagers"] = draw.choice([[], ["draft_extend"]])
+        # The target itself is a drafter that is always right.
+        chosen["options"] = draw.choice([{}, {"standalone.model": "random:tiny"}])
+    elif draw.random() < 0.5:
+        chosen["spec_topk"] = draw.randint(1, chosen["spec_tokens"])
+    return chosen
+
+
+class Wrong(SpecAlgorithm):
+    """Says one token again and again."""
+
+    later_prefill_reader = False
+    tree = True
+
+    def draft(self, batch):
+        shape = batch.size, self.ctx.num_tokens
+        return Draft(torch.full(shape, 5), parents=self._parents(batch))
+
+    def _parents(self, batch):
+        """A bush: each node follows the newest token or the node before, in turn."""
+        if self.ctx.spec.topk == 1:
+            return None
+        nodes = torch.arange(self.ctx.num_tokens)
+        return torch.where(nodes % 2 == 0, 0, nodes).expand(batch.size, -1)
+
+
+class Ragged(Wrong):
+    """Means fewer of its tokens here, more there, and none at times."""
+
+    def draft(self, batch):
+        lengths = batch.positions % (self.ctx.num_tokens + 1)
+        tokens = batch.tokens[:, None].repeat(1, self.ctx.num_tokens)
+        return Draft(tokens, parents=self._parents(batch), lengths=lengths)
+
+
+class Anything(Wrong):
+    """Draws, without a word on what from: a token stands if the target says the same."""
+
+    def draft(self, batch):
+        shape = batch.size, self.ctx.num_tokens
+        draws = torch.Generator().manual_seed(int(batch.positions.sum()))
+        tokens = torch.randint(97, 123, shape, generator=draws)
+        return Draft(tokens, parents=self._parents(batch))
 
 
 def windows(draw):
@@ -121,6 +174,11 @@ class OnePool(TorchNative):
     window_pool = False
 
 
+def reference(options):
+    """The options of the target alone."""
+    return {"window": options["random.window"], "layers": options["random.window_layers"]}
+
+
 @cache
 def quiet(window, layers):
     """The reference engine: normal loop, no threads, room for everything."""
@@ -155,6 +213,16 @@ def drive(engine, requests):
     return outputs
 
 
+def spoil(engine):
+    """Put NaN where nobody has written anything yet."""
+    with torch.inference_mode():
+        runners = [engine._assembly.runner, *(r for r, _ in engine._assembly.wired.drafts)]
+        for runner in runners:
+            for layer in runner.recorded.backend.ctx.kv:
+                for memory in layer.values():
+                    memory[1:] = float("nan")
+
+
 def check(seed):
     """Print how to replay the seed, whatever goes wrong in it; then let it."""
     try:
@@ -169,6 +237,7 @@ def run(seed):
     config = options(draw)
     requests = [request(draw) for _ in range(draw.randint(2, 8))]
     with short_lengths(), Engine(EngineConfig(**TINY, **config)) as engine:
+        spoil(engine)
         outputs = drive(engine, requests)
         engine.step()  # collect what was still in flight
         scheduler = engine._assembly.scheduler
@@ -177,7 +246,7 @@ def run(seed):
         assert scheduler.windows is None or len(scheduler.windows) == scheduler.windows.capacity
     for which, (prompt, params, _, _) in enumerate(requests):
         got = outputs[which]
-        (want,) = quiet(*config["options"].values()).generate([prompt], params)
+        (want,) = quiet(**reference(config["options"])).generate([prompt], params)
         where = f"seed {seed}, request {which}, {config}"
         assert got.error is None, where
         if got.finish_reason == "abort":

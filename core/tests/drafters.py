@@ -139,9 +139,9 @@ class WithTrees(RowMajor):
         offset = at - start[:, None]
         drafted = batch.tree_mask.gather(1, offset.clamp(0, width - 1))
         seen = (offset < 0) | (drafted & (offset < width))
-        # Beyond a request's own pages a drafted token has slot 0, whatever the table says.
         scores = torch.einsum("thd,tlhd->thl", q, keys[slots]) * layer.scale
         scores.masked_fill_(~seen[:, None], -torch.inf)
+        # Behind the end of a shorter request lies whatever somebody left there.
         return torch.einsum("thl,tlhd->thd", scores.softmax(-1), values[slots].nan_to_num(0))
 
 

@@ -84,7 +84,7 @@ class ForwardBatch:
     """The captured step that this batch is the static view of; None: the step runs eagerly."""
     ahead: torch.Tensor | None = None
     """[B, N] i64, the KV slots of each request's positions from its token's on; in the batches of
-    a draft only. Slot 0 where a request has no more of its own."""
+    a draft only."""
 
     def after(self, tokens: torch.Tensor) -> ForwardBatch:
         """The DECODE batch of the next position, with `tokens` [B] i64; of a draft's batch only.

@@ -45,7 +45,7 @@ class Batching:
         positions = self._relay.lengths.index_select(0, rows)
         size = rows.shape[0]
         index = self._counting[: size + 1]
-        ahead = None if launch.inputs.ends is None else self._ahead_slots(launch, positions)
+        ahead = self._ahead_slots(rows, positions) if self._drafted else None
         return ForwardBatch(
             mode=ForwardMode.DECODE,
             size=size,
@@ -62,18 +62,10 @@ class Batching:
             ahead=ahead,
         )
 
-    def _ahead_slots(self, launch: Launch, positions: torch.Tensor) -> torch.Tensor:
-        """[B, K + 1] i64: slots of the newest token and of the drafted ones.
-
-        Slot 0 beyond the request's own pages: there the table still names somebody else's.
-        """
-        import torch
-
-        rows, ends = launch.inputs.rows, launch.inputs.ends
-        assert ends is not None
+    def _ahead_slots(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """[B, K + 1] i64: slots of the newest token and of the drafted ones, each its own."""
         at = positions[:, None] + self._counting[: self._drafted + 1]
-        slots = self._slots(rows[:, None], at.clamp(max=self._tables.req_to_token.shape[1] - 1))
-        return torch.where(at < ends[:, None], slots, 0)
+        return self._slots(rows[:, None], at)
 
     def _extend_batch(self, launch: Launch) -> ForwardBatch:
         import torch

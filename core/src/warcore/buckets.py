@@ -121,8 +121,7 @@ def _widths(limits: Limits, draft: bool) -> list[tuple[ForwardMode, int]]:
 
 def _longest(mode: ForwardMode, limits: Limits) -> int:
     """The longest sequence of a step, with what is drafted behind it."""
-    behind = 0 if mode.is_prefill or not limits.drafted else limits.drafted + 1
-    return limits.longest + behind
+    return limits.longest + (0 if mode.is_prefill else limits.behind)
 
 
 def _last_alike(key_of: Callable[[int], int | None], first: int, end: int) -> int:

@@ -69,11 +69,14 @@ class Drafting:
 
     # ---- a step of the requests that decode ----------------------------------------------------
 
-    def step(self, batch: ForwardBatch, sampling: SamplingBatch, relay: Relay) -> torch.Tensor:
+    def step(
+        self, batch: ForwardBatch, ends: torch.Tensor, sampling: SamplingBatch, relay: Relay
+    ) -> torch.Tensor:
         """Draft, verify, accept, relay, extend. [B, K + 3] i64: (tokens that follow, drafted ones
         among which they were sought, then the tokens themselves) of each request.
 
         batch: the DECODE batch of each request's newest token, with `ahead` over K + 1 positions.
+        ends: [B] i64, from where on nothing is accepted.
         """
         import torch
 
@@ -88,13 +91,13 @@ class Drafting:
         lengths = batch.positions
         meant = torch.full_like(lengths, self.num_tokens)
         meant = meant if draft.lengths is None else draft.lengths
-        # A node whose slot is not the request's own was not computed on its own keys.
-        allowed = (self._chain < meant[:, None]) & (batch.ahead[:, 1:] > 0)
         verify, depths = self._verify_batch(batch, draft)
+        places = lengths[:, None] + depths
+        allowed = (self._chain < meant[:, None]) & (places[:, 1:] < ends[:, None])
         output = self._target.execute(verify)
         self._device.phase("accept")
         logits = output.logits.view(batch.padded_size, self.num_tokens + 1, -1)
-        stand = accept(logits, draft, allowed, sampling, lengths[:, None] + depths + 1)
+        stand = accept(logits, draft, allowed, sampling, places + 1)
         if self._tree:
             self._compact(batch.ahead, swa, stand)
         relay.publish(

@@ -33,7 +33,7 @@ class Entry:
     drafted: int = 0
     """So many tokens more than one it may bring, at most."""
     end: int = 0
-    """Positions for which it has slots; 0 where nothing is drafted."""
+    """No drafted token is accepted at or behind this position; 0 where nothing is drafted."""
 
 
 @attrs.frozen
@@ -86,7 +86,8 @@ class StepInputs:
     tokens: torch.Tensor | None
     """[T] i64; None in a decode step."""
     ends: torch.Tensor | None = None
-    """[B] i64, positions of each request that have a slot of its own; None without drafts."""
+    """[B] i64, where each request ends at the latest: nothing is accepted from there on; None
+    without drafts."""
     follows: torch.Tensor | None = None
     """[B] i64, the prompt's token after each chunk, or -1; None unless an algorithm wants it."""
 

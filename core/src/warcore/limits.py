@@ -27,9 +27,19 @@ class Limits:
     """Pages of the window pool."""
 
     @property
+    def behind(self) -> int:
+        """Positions behind the end of a sequence that drafts reach; each has a slot of its own."""
+        return self.drafted + 1 if self.drafted else 0
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of the longest sequence that the pool holds, with what is drafted behind it."""
+        return self.pages * self.page_size - self.behind
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest sequence that can run: context and pool hold it."""
-        return min(self.max_context, self.pages * self.page_size)
+        return min(self.max_context, self.capacity)
 
     @property
     def decode_mode(self) -> ForwardMode:

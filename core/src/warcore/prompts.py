@@ -76,7 +76,7 @@ def check_fits(request: Request, limits: Limits, most: int) -> None:
             if limits.max_context == most
             else f"shorten the prompt, or raise --context-length (up to {most})",
         )
-    capacity = limits.pages * limits.page_size
+    capacity = limits.capacity
     if request.most_tokens > capacity:
         raise RequestError(
             f"the request may need {request.most_tokens} tokens of KV; the pool holds "

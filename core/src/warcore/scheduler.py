@@ -193,21 +193,25 @@ class Scheduler:
 
     def _decode(self, request: Request) -> Entry:
         drafted = self.limits.drafted
-        end = min(len(request.pages) * self.limits.page_size, request.most_tokens)
         if self.windows is not None:
-            self.windows.cover(request, min(request.written + 1 + drafted, end))
+            self.windows.cover(request, self._reach(request))
         request.pending += 1
         if not drafted:
             return Entry(request, request.row, None, 1, request.written, samples=True)
         request.slack += drafted
-        # Nothing is accepted beyond `end`, so that no sequence can be longer than `bound`.
-        bound = min(request.written, request.most_tokens + 1 + drafted)
+        # Nothing is accepted beyond its end, so that no sequence can be longer than `bound`.
+        end = request.most_tokens
+        bound = min(request.written, end + self.limits.behind)
         return Entry(request, request.row, None, 1, bound, True, drafted, end)
 
     def _lacks(self, request: Request) -> int:
-        """Pages for the tokens of its next step; none for drafts beyond its own end."""
-        most = min(request.written + 1 + self.limits.drafted, request.most_tokens)
-        return self.pages.lacks(request, most)
+        """Pages for the tokens of its next step."""
+        return self.pages.lacks(request, self._reach(request))
+
+    def _reach(self, request: Request) -> int:
+        """Positions that its next step computes at most, drafts behind its own end included."""
+        most = request.most_tokens + self.limits.behind
+        return min(request.written + 1 + self.limits.drafted, most)
 
     def _make_room(self, request: Request) -> None:
         """Pages for the next step of `request`, at the cost of the newest ones if need be."""

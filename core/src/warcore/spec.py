@@ -131,8 +131,8 @@ class SpecAlgorithm(ABC):
         """Propose what follows the newest token of each request. No host sync.
 
         batch: a DECODE batch of those tokens. A draft runner executes it, then
-        `batch.after(tokens)` for each further position. Beyond the end of a request its logits may
-        be anything, NaN too; nothing that is drafted there is accepted.
+        `batch.after(tokens)` for each further position. Positions behind the end of a request are
+        computed like any other; nothing that is drafted there is accepted.
         """
 
     def draft_extend(self, batch: ForwardBatch, accepted: Accepted) -> None:  # noqa: B027

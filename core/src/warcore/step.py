@@ -100,7 +100,8 @@ class Step:
             runner.lend(fence)
         assert launch.result is not None
         if self._drafting is not None and batch.mode is ForwardMode.DECODE:
-            found = self._drafting.step(batch, launch.sampling, self._relay)
+            assert launch.inputs.ends is not None
+            found = self._drafting.step(batch, launch.inputs.ends, launch.sampling, self._relay)
             launch.result.copy_(found, non_blocking=True)
             launch.keep = batch, found
             return

@@ -102,6 +102,9 @@ def test_tokens_that_were_not_drawn_keep_even_sampled_text():
 # ---- seeds draw the rest -------------------------------------------------------------------------
 
 
+MOST_DRAFTED = 6
+
+
 def drawn(seed):
     """A workload and a configuration."""
     draw = random.Random(seed)
@@ -125,7 +128,7 @@ def drawn(seed):
         "host": draw.choice(["inline", f"seeded:{seed}"]),
         "max_running_requests": draw.randint(1, 5),
     }
-    pages = -(-config["context_length"] // config["page_size"])
+    pages = -(-(config["context_length"] + MOST_DRAFTED + 1) // config["page_size"])
     config["kv_pages"] = pages + draw.randint(0, 2 * pages)
     return prompts, params, config
 
@@ -134,7 +137,7 @@ def drafted(seed):
     draw = random.Random(-seed - 1)
     if draw.random() < 0.25:
         return {"spec_algo": Tree, "backend": WithTrees, "spec_topk": 2, "spec_tokens": 4}
-    config = {"spec_algo": draw.choice(CHAINS), "spec_tokens": draw.randint(1, 6)}
+    config = {"spec_algo": draw.choice(CHAINS), "spec_tokens": draw.randint(1, MOST_DRAFTED)}
     if draw.random() < 0.5 and config["spec_algo"].later_prefill_reader:
         config["stagers"] = [Staging]
     return config

@@ -58,8 +58,7 @@ REQUESTS = (
 class SpecWorkload(Workload):
     """Its engines begin with caches in which every slot of nobody holds NaN.
 
-    Drafts reach beyond what a request owns, where the table names what others have had: the worst
-    that can lie there lies there, and the same in each run.
+    What nobody has written holds the worst that memory can hold, and the same in each run.
     """
 
     @contextmanager
