@@ -1,0 +1,175 @@
+"""Learning: the loop over epochs, its losses, and what the head foresees of texts kept apart."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import torch
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from warcore_spec_eagle.train.features import Features
+    from warcore_spec_eagle.train.network import Level, Network
+    from warcore_spec_eagle.weights import HeadWeights
+
+DECAY: Final = 0.8
+"""How much less each further drafted token counts: it matters only if those before are right."""
+FORESIGHT: Final = 0.5
+"""Weight of the hidden states beside that of the tokens."""
+WARM_UP: Final = 0.05
+"""Share of the steps in which the learning rate rises."""
+CLIP: Final = 1.0
+
+
+@attrs.frozen
+class Learning:
+    """How the head learns."""
+
+    epochs: int = 12
+    texts: int = 16
+    """In a step."""
+    rate: float = 1e-3
+    levels: int = 3
+    """Drafted tokens that it is trained to look ahead."""
+    seed: int = 0
+    mixed: bool = True
+    """Whether matrices are multiplied in bf16."""
+
+
+@attrs.frozen
+class Point:
+    """One point of the loss curve."""
+
+    step: int
+    loss: float
+    """Mean of the training loss since the point before."""
+    held_out: tuple[float, ...]
+    """Share of the target's likeliest tokens that each level foresees in texts kept apart."""
+
+    @property
+    def accept_length(self) -> float:
+        """Tokens of a verify if that were the chance of each drafted one, the last for all others.
+
+        For four drafted tokens.
+        """
+        chances = (*self.held_out, *[self.held_out[-1]] * 4)[:4]
+        return 1 + sum(math.prod(chances[: at + 1]) for at in range(4))
+
+
+def learn(
+    network: Network,
+    data: Features,
+    held_out: Features,
+    how: Learning,
+    *,
+    best: Callable[[HeadWeights, Point], None],
+    curve: Path,
+) -> list[Point]:
+    """Train `network`; the loss curve. best: called with the weights whenever they are the best.
+
+    curve: a file that gets the points as they come.
+    """
+    optimizer = torch.optim.AdamW(network.parameters(), how.rate, (0.9, 0.95), weight_decay=0.01)
+    orders = list(_orders(len(data.tokens), how))
+    rising = max(int(WARM_UP * len(orders)), 1)
+    pace = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: _pace(step, rising, len(orders))
+    )
+    every = max(len(orders) // 30, 1)
+    points: list[Point] = []
+    losses: list[float] = []
+    for step, rows in enumerate(orders, 1):
+        with torch.autocast("cpu", torch.bfloat16, enabled=how.mixed):
+            loss = losses_of(network, data.rows(rows), how.levels)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
+        optimizer.step()
+        pace.step()
+        losses.append(loss.item())
+        if step % every == 0 or step == len(orders):
+            seen = foreseen(network, held_out, how)
+            point = Point(step, sum(losses) / len(losses), seen)
+            if all(point.accept_length > before.accept_length for before in points):
+                best(network.trained(), point)
+            points.append(point)
+            losses.clear()
+            curve.write_text(json.dumps([attrs.asdict(each) for each in points]) + "\n")
+    return points
+
+
+def _orders(texts: int, how: Learning) -> Iterator[torch.Tensor]:
+    """The texts of each step, every text once an epoch."""
+    draws = torch.Generator().manual_seed(how.seed)
+    for _ in range(how.epochs):
+        yield from torch.randperm(texts, generator=draws).split(how.texts)
+
+
+def _pace(step: int, rising: int, steps: int) -> float:
+    """Up in a line, then down along half a cosine."""
+    if step < rising:
+        return (step + 1) / rising
+    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(steps - rising, 1)))
+
+
+def losses_of(network: Network, data: Features, levels: int) -> torch.Tensor:
+    """Over all levels: what the target says next, and its hidden states (smooth L1).
+
+    Li et al. 2024, EAGLE. Hidden states are compared at length 1: their scale tells no token.
+    """
+    total = torch.zeros(())
+    for depth, level in enumerate(network(data.tokens, data.hidden, levels)):
+        weight = _weights(data, depth)
+        kept = level.logits[weight > 0].float()
+        chosen = data.likeliest[:, 1:][weight > 0].long()
+        wanted = (data.probs[:, 1:][weight > 0] * kept.gather(1, chosen)).sum(1)
+        surprise = (kept.logsumexp(1) - wanted) * weight[weight > 0]
+        apart = _apart(level, data)[weight > 0] * weight[weight > 0]
+        share = DECAY**depth / weight.sum().clamp(min=1)
+        total = total + share * (surprise.sum() + FORESIGHT * apart.sum())
+    return total
+
+
+def _weights(data: Features, depth: int) -> torch.Tensor:
+    """[N, L - 1]: how much each place counts; the first ones have no draft that long behind them.
+    """
+    weight = data.weight[:, 1:].clone()
+    weight[:, :depth] = 0
+    return weight
+
+
+def _apart(level: Level, data: Features) -> torch.Tensor:
+    """[N, L - 1]: how far the foreseen hidden states are from the target's."""
+    owed = data.hidden[:, 1:].float()
+    mine = level.feature.float()
+    scale = owed.shape[-1:]
+    loss = functional.smooth_l1_loss(
+        functional.rms_norm(mine, scale), functional.rms_norm(owed, scale), reduction="none"
+    )
+    return loss.mean(-1)
+
+
+@torch.no_grad()
+def foreseen(network: Network, data: Features, how: Learning) -> tuple[float, ...]:
+    """Share of the places where each level's likeliest token is the target's.
+
+    A place whose likeliest token the head cannot propose counts as much as it can.
+    """
+    right = torch.zeros(how.levels)
+    places = torch.zeros(how.levels)
+    for rows in torch.arange(len(data.tokens)).split(how.texts):
+        part = data.rows(rows)
+        with torch.autocast("cpu", torch.bfloat16, enabled=how.mixed):
+            said = network(part.tokens, part.hidden, how.levels)
+        for depth, level in enumerate(said):
+            weight = _weights(part, depth)
+            same = level.logits.argmax(-1) == part.likeliest[:, 1:, 0]
+            right[depth] += (weight * same).sum()
+            places[depth] += (weight > 0).sum()
+    return tuple((right / places.clamp(min=1)).tolist())
