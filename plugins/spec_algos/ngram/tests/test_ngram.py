@@ -1,16 +1,16 @@
-"""Whole engines with ngram: the text of no speculation, what stood, and the README's table."""
+"""Whole engines with ngram: the text of no speculation, and what is proposed."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from warcore import Engine, EngineConfig, SamplingParams, WiringError
 from warcore.errors import ConfigError
 from warcore_spec_ngram import Ngram
 
-README = Path(__file__).parents[1] / "README.md"
 PROMPTS = ["one two three one two three one two", "aaaaaaaa", "x", "no word comes twice in here"]
 LONG = SamplingParams(max_new_tokens=40, ignore_eos=True)
 DRAWN = SamplingParams(max_new_tokens=40, ignore_eos=True, temperature=0.8, seed=5)
@@ -33,7 +33,7 @@ def served(params, **config):
         {"prefill_chunk": 3, "kv_pages": 14, "max_running_requests": 3},
         {"mixed": True, "prefill_chunk": 7},
         {"graph_runner": "full", "graph_buckets": (1, 4)},
-        {"options": {"ngram.longest": "2", "ngram.shortest": "2"}},
+        {"options": {"ngram.longest": "2"}},
     ],
     ids=str,
 )
@@ -46,11 +46,45 @@ def test_the_text_is_that_of_no_speculation(config, params):
     assert fences <= {("extend", "fine"), ("target_verify", "fine"), ("mixed", "mode_not_extend")}
 
 
-def test_a_text_that_repeats_itself_brings_several_tokens_a_step():
-    with Engine(EngineConfig(model="random:tiny", dtype="float64", spec_algo="ngram")) as engine:
-        # A greedy run of a tiny model ends in a loop soon, and from there on all is foreseen.
-        engine.generate("abc", SamplingParams(max_new_tokens=150, ignore_eos=True), raw=True)
-        assert engine.stats()["drafts"]["accept_length"] > 3
+def algorithm(tokens, **options):
+    """Ngram without an engine, with two rows."""
+    spec = SimpleNamespace(num_tokens=tokens, topk=1, max_context=32, device=torch.device("cpu"))
+    relay = {"history": torch.zeros(3, 32, dtype=torch.int32)}
+    context = SimpleNamespace(
+        spec=spec, num_tokens=tokens, relay=relay, options=Ngram.Options(**options)
+    )
+    return Ngram(context)
+
+
+def passed(algo, text):
+    """A prefill of all of `text` but its last token, in row 2; the decode batch of that one."""
+    tokens, count = torch.tensor(list(text)), len(text)
+    rows = torch.tensor([2])
+    algo.draft_extend(
+        SimpleNamespace(
+            rows=rows,
+            q_row=torch.zeros(count - 1, dtype=torch.int64),
+            positions=torch.arange(count - 1),
+            tokens=tokens[:-1],
+        ),
+        None,
+    )
+    last = torch.tensor([count - 1])
+    return SimpleNamespace(rows=rows, positions=last, tokens=tokens[-1:], max_seq_len=count + 5)
+
+
+def test_a_text_that_repeats_itself_is_foreseen_to_go_on():
+    algo = algorithm(5)
+    draft = algo.draft(passed(algo, b"xyabcdabcdab"))
+    assert bytes(draft.tokens[0].tolist()) == b"cdabc"
+    assert draft.lengths.tolist() == [5]
+
+
+def test_the_longer_match_wins_over_the_later_one():
+    algo = algorithm(1)
+    assert algo.draft(passed(algo, b"abcX.bcY.abc")).tokens.tolist() == [[ord("X")]]
+    algo = algorithm(1, longest=2)
+    assert algo.draft(passed(algo, b"abcX.bcY.abc")).tokens.tolist() == [[ord("Y")]]
 
 
 def test_nothing_is_proposed_where_too_little_repeats():
