@@ -29,7 +29,7 @@ def tree(tokens: torch.Tensor, scores: torch.Tensor, count: int) -> Draft:
     before = torch.nn.functional.pad(scores[:, :-1, 0].cumsum(1), (1, 0))
     path = (before[:, :, None] + scores).flatten(1)
     # A child is no likelier than its parent and stands behind it: a stable order keeps both.
-    best = path.sort(1, descending=True, stable=True).indices[:, :count].sort(1).values
+    best = path.sort(dim=1, descending=True, stable=True).indices[:, :count].sort(dim=1).values
     chosen = torch.zeros_like(path, dtype=torch.int64).scatter_(1, best, 1)
     number = chosen.cumsum(1).view(size, depth, topk)[:, :, 0]
     parents = torch.nn.functional.pad(number[:, :-1], (1, 0))
