@@ -11,6 +11,7 @@ import torch
 from warcore_spec_eagle.head import DraftHead
 from warcore_spec_eagle.train import __main__ as training
 from warcore_spec_eagle.train.features import frequent, load_target
+from warcore_spec_eagle.train.learning import Surprise
 from warcore_spec_eagle.train.network import Network
 from warcore_spec_eagle.train.prompts import held_out_prompts, training_prompts
 from warcore_spec_eagle.train.texts import Text, Writing, texts
@@ -57,8 +58,8 @@ def test_a_broken_run_writes_only_what_is_missing(quick):
     file = quick / "texts.jsonl"
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(lines[:-2]))
-    recipe = training.Recipe(Writing("random:tiny", "float32", 24, 16, 160), training.Learning())
-    again = texts(recipe.writing, training_prompts(0)[: len(lines)], file)
+    writing = Writing("random:tiny", "float32", 24, 16, 160)
+    again = texts(writing, training_prompts(0), range(len(lines)), file)
     assert [text.prompt for text in again] == list(range(len(lines)))
     written = file.read_text().splitlines(keepends=True)
     assert written[:-2] == lines[:-2]
@@ -74,6 +75,13 @@ def test_a_model_of_nobody_is_refused(tmp_path, capsys):
         load_target("nobody:knows", torch.float32)
 
 
+@pytest.mark.parametrize("prompts", ["", "3", "5:5", "0:a", "0:99999", "1:2:3:4"])
+def test_prompts_that_are_none_are_refused(prompts, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        training.main(["--prompts", prompts, "--folder", str(tmp_path)])
+    assert "are no prompts" in capsys.readouterr().err
+
+
 def test_topics_are_either_learnt_or_kept_apart():
     learnt, apart = training_prompts(0), held_out_prompts(0)
     assert not set(learnt) & set(apart)
@@ -85,6 +93,19 @@ def test_the_vocabulary_is_what_answers_use_most():
     written = [Text(0, (7, 7, 3, 5, 5, 9), 2), Text(1, (1, 5, 9, 2), 1)]
     assert frequent(written, 12, 2).tolist() == [5, 9]
     assert frequent(written, 12, 6).tolist() == [0, 1, 2, 3, 5, 9]
+
+
+def test_the_written_out_gradient_is_that_of_the_cross_entropy():
+    draws = torch.Generator().manual_seed(2)
+    logits = torch.randn((3, 9), generator=draws, requires_grad=True)
+    likeliest = torch.tensor([[0, 3], [8, 1], [4, 5]])
+    probs = torch.tensor([[0.9, 0.1], [0.5, 0.5], [1.0, 0.0]])
+    dense = torch.zeros(3, 9).scatter_(1, likeliest, probs)
+    lost = torch.nn.functional.cross_entropy(logits, dense, reduction="none")
+    found = Surprise.apply(logits, likeliest, probs)
+    torch.testing.assert_close(found, lost)
+    gradients = [torch.autograd.grad(e @ torch.tensor([1.0, 2.0, 3.0]), logits) for e in (lost, found)]
+    torch.testing.assert_close(*gradients)
 
 
 # ---- the network and the head --------------------------------------------------------------------
@@ -128,7 +149,8 @@ def test_the_network_computes_what_the_head_drafts_step_by_step():
     draws = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 258, (12,), generator=draws)
     hidden = torch.randn((12, 32), generator=draws)
-    levels = Network(weights, target)(tokens[None], hidden[None], 3)
+    network = Network(weights, target)
+    levels = network(tokens[None], hidden[None], 3)
     for begin in (2, 5, 8):
         # A draft that begins once `begin` places of the text are known, and is always right.
         cache = Cached(12, sizes)
@@ -139,7 +161,7 @@ def test_the_network_computes_what_the_head_drafts_step_by_step():
         head.keep_features(1)
         for depth, level in enumerate(levels):
             place = begin - 1 + depth
-            torch.testing.assert_close(output.logits[-1], level.logits[0, place])
+            torch.testing.assert_close(output.logits[-1], level.normed[0, place] @ network.rows.T)
             head.follow(output.hidden[0, -1:], prompt=False)
             at = torch.tensor([place + 1])
             batch = decoding(tokens[place + 2, None], at, ForwardMode.DECODE)

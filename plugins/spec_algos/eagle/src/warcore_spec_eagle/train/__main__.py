@@ -33,13 +33,32 @@ class Recipe:
 
     writing: Writing
     learning: Learning
-    prompts: int = 1400
+    prompts: str = "0:1400"
+    """FROM:TO, or several with commas: which of the prompts are learnt from."""
     held_out: int = 48
     """Prompts whose texts are foreseen, not learnt."""
     measured: int = 20
     """Of these, prompts that an engine answers with the head in the end."""
     draft_vocab: int = 8192
     drafted: int = 4
+
+    def places(self) -> list[int]:
+        """The places that `prompts` names. WarcoreError if it names none that there are."""
+        try:
+            spans = [range(*map(int, span.split(":"))) for span in self.prompts.split(",")]
+        except (ValueError, TypeError) as error:
+            raise _unclear(self.prompts) from error
+        places = [place for span in spans for place in span]
+        there = range(len(training_prompts(self.writing.seed)))
+        if not places or not set(places) <= set(there):
+            raise _unclear(self.prompts)
+        return places
+
+
+def _unclear(prompts: str) -> WarcoreError:
+    return WarcoreError(
+        f"--prompts {prompts} are no prompts", next="--prompts FROM:TO, or several with commas"
+    )
 
 
 def recipe_of(arguments: argparse.Namespace) -> Recipe:
@@ -49,7 +68,7 @@ def recipe_of(arguments: argparse.Namespace) -> Recipe:
     if arguments.quick:
         writing = Writing(model, "float32", new_tokens=24, running=16, context=160, seed=seed)
         learning = Learning(epochs=3, texts=4, rate=3e-3, seed=seed, mixed=False)
-        return Recipe(writing, learning, 24, 8, 2, 64)
+        return Recipe(writing, learning, "0:24", 8, 2, 64)
     writing = Writing(model, seed=seed)
     return Recipe(writing, Learning(arguments.epochs, seed=seed), arguments.prompts)
 
@@ -58,8 +77,8 @@ def train(recipe: Recipe, folder: Path) -> Path:
     """Train a head; the file that it lies in. What is in `folder` already is not made again."""
     writing, seed = recipe.writing, recipe.writing.seed
     apart = held_out_prompts(seed)[: recipe.held_out]
-    learnt = texts(writing, training_prompts(seed)[: recipe.prompts], folder / "texts.jsonl")
-    kept = texts(writing, apart, folder / "held-out.jsonl")
+    learnt = texts(writing, training_prompts(seed), recipe.places(), folder / "texts.jsonl")
+    kept = texts(writing, apart, range(len(apart)), folder / "held-out.jsonl")
     print(f"{_answered(learnt)} tokens to learn from, {_answered(kept)} kept apart", flush=True)
     target = load_target(writing.model, getattr(torch, writing.dtype))
     start = _start(target, recipe, learnt)
@@ -116,8 +135,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", help="the target (smollm2; with --quick: random:tiny)")
     parser.add_argument("--folder", type=Path, default=Path("eagle-head"), help="where all goes")
     parser.add_argument("--quick", action="store_true", help="a small run, to see that it works")
-    parser.add_argument("--prompts", type=int, default=1400, help="texts to learn from")
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--prompts", default="0:1400", help="FROM:TO,...: which to learn from")
+    parser.add_argument("--epochs", type=int, default=Learning().epochs)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args(given)

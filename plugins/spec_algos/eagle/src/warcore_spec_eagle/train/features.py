@@ -95,25 +95,24 @@ def _of(target: Model, texts: Sequence[Text], to_target: torch.Tensor, length: i
         # What follows the last token nobody knows.
         counts[row, text.start : len(text.ids) - 1] = True
     last = target.info.layers[-1].index
-    batch = _batch(tokens)
-    output = target.forward(batch, _Causal(len(texts), length), (last,))
+    output = target.forward(_batch(tokens, counts), _Causal(len(texts), length), (last,))
     assert output.hidden is not None
-    logits = output.logits.float()
-    mine = logits.index_select(1, to_target)
-    mass = (mine.logsumexp(1) - logits.logsumexp(1)).exp()
+    mine = output.logits.index_select(1, to_target).float()
     best = mine.topk(min(LIKELIEST, mine.shape[1]), 1)
-    shape = (len(texts), length)
-    return Features(
-        tokens=tokens,
-        hidden=output.hidden[0].view(*shape, -1).to(torch.bfloat16),
-        likeliest=best.indices.int().view(*shape, -1),
-        probs=best.values.softmax(1).view(*shape, -1),
-        weight=mass.view(shape) * counts,
-    )
+    mass = (mine.logsumexp(1) - output.logits.float().logsumexp(1)).exp()
+    likeliest = torch.zeros((*tokens.shape, best.indices.shape[1]), dtype=torch.int32)
+    probs, weight = torch.zeros(likeliest.shape), torch.zeros(tokens.shape)
+    likeliest[counts], weight[counts] = best.indices.int(), mass
+    probs[counts] = best.values.softmax(1)
+    hidden = output.hidden[0].view(*tokens.shape, -1).to(torch.bfloat16)
+    return Features(tokens, hidden, likeliest, probs, weight)
 
 
-def _batch(tokens: torch.Tensor) -> ForwardBatch:
-    """All texts from their first token on. Nothing is cached, so rows and slots mean nothing."""
+def _batch(tokens: torch.Tensor, asked: torch.Tensor) -> ForwardBatch:
+    """All texts from their first token on. Nothing is cached, so rows and slots mean nothing.
+
+    asked: [rows, length] bool, where logits are.
+    """
     rows, length = tokens.shape
     ends = torch.arange(rows + 1, dtype=torch.int32) * length
     return ForwardBatch(
@@ -130,6 +129,7 @@ def _batch(tokens: torch.Tensor) -> ForwardBatch:
         out_slots=torch.zeros(rows * length, dtype=torch.int64),
         max_seq_len=length,
         extend_lens=(length,) * rows,
+        logits_at=asked.flatten().nonzero().squeeze(1),
     )
 
 

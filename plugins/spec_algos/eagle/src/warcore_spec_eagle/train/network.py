@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class Level:
     """What the head says at each place after so many drafted tokens."""
 
-    logits: torch.Tensor
-    """[N, L - 1, draft_vocab], of the token two places on."""
     feature: torch.Tensor
     """[N, L - 1, hidden]: the hidden state one place on."""
+    normed: torch.Tensor
+    """The same, as `Network.rows` are multiplied by it: that gives the token two places on."""
 
 
 class Network(nn.Module):
@@ -54,6 +54,11 @@ class Network(nn.Module):
         tensors = {name: each.detach().clone() for name, each in self.weights.items()}
         return HeadWeights(self.sizes, tensors, self.to_target)
 
+    @property
+    def rows(self) -> torch.Tensor:
+        """[draft_vocab, hidden]: what gives the logits."""
+        return self.weights["rows"] if self._rows is None else self._rows
+
     def forward(self, tokens: torch.Tensor, hidden: torch.Tensor, levels: int) -> list[Level]:
         """tokens [N, L], hidden [N, L, hidden_size]: texts, and what the target made of them."""
         following = self._embedding[tokens[:, 1:]].float()
@@ -69,8 +74,7 @@ class Network(nn.Module):
             normed = self._normed("mlp_norm", x)
             gate, up = (functional.linear(normed, self.weights[name]) for name in ("gate", "up"))
             x = x + functional.linear(functional.silu(gate) * up, self.weights["down"])
-            rows = self.weights["rows"] if self._rows is None else self._rows
-            said.append(Level(functional.linear(self._normed("norm", x), rows), x))
+            said.append(Level(x, self._normed("norm", x)))
             feature = functional.pad(x, (0, 0, 1, 0))[:, :-1]
         return said
 

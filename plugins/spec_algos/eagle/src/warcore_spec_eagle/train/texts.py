@@ -22,7 +22,7 @@ class Text:
     """One prompt and its answer, as the target reads and wrote it."""
 
     prompt: int
-    """Its place in the list."""
+    """Its place in the list of prompts."""
     ids: tuple[int, ...]
     start: int
     """Where the answer begins."""
@@ -42,14 +42,17 @@ class Writing:
     seed: int = 0
 
 
-def texts(writing: Writing, prompts: Sequence[str], file: Path) -> list[Text]:
-    """The text of each prompt, in their order; those that `file` lacks are written and added.
+def texts(
+    writing: Writing, prompts: Sequence[str], places: Sequence[int], file: Path
+) -> list[Text]:
+    """The texts of the prompts at `places`; those that `file` lacks are written and added.
 
-    A prompt's draws depend on its place and the seed alone, so a run that was broken off and goes
-    on gives the same file, but for its order and what rounding in other batches changes.
+    A prompt's draws depend on its place and the seed alone. So a run that was broken off and goes
+    on, or several that write other places and whose files are joined, give the same texts, but for
+    what rounding in other batches changes.
     """
     known = {text.prompt: text for text in _read(file)}
-    missing = [place for place in range(len(prompts)) if place not in known]
+    missing = [place for place in places if place not in known]
     if missing:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as lines:
@@ -57,7 +60,7 @@ def texts(writing: Writing, prompts: Sequence[str], file: Path) -> list[Text]:
                 known[text.prompt] = text
                 lines.write(json.dumps(attrs.asdict(text)) + "\n")
                 lines.flush()
-    return [known[place] for place in range(len(prompts))]
+    return [known[place] for place in places]
 
 
 def _read(file: Path) -> Iterator[Text]:
