@@ -5,11 +5,12 @@ from __future__ import annotations
 import attrs
 import pytest
 import torch
-from warcore_model_llama.families import Random
-from warcore_spec_eagle.weights import HeadSizes, read_head, untrained, write_head
 
 from warcore import Engine, EngineConfig, SamplingParams, WiringError
 from warcore.errors import ConfigError, ModelError
+from warcore_model_llama.families import Random
+from warcore_spec_eagle import heads
+from warcore_spec_eagle.weights import HeadSizes, read_head, untrained, write_head
 
 PROMPTS = ["one two three one two three one two", "aaaaaaaa", "x", "no word comes twice in here"]
 LONG = SamplingParams(max_new_tokens=30, ignore_eos=True)
@@ -89,6 +90,23 @@ def test_a_head_of_another_model_is_refused_with_all_reasons(tmp_path):
     assert "hidden states of 64, and random:tiny has 32" in raised.value.what
     assert "a vocabulary of 300, and random:tiny has 258" in raised.value.what
     assert "python -m warcore_spec_eagle.train --model random:tiny" in str(raised.value)
+
+
+def test_a_target_that_no_head_ships_for_is_told_how_to_train_one():
+    with pytest.raises(WiringError, match="no head ships for random:tiny") as raised:
+        served(LONG, spec_algo="eagle")
+    assert "python -m warcore_spec_eagle.train --model random:tiny" in str(raised.value)
+
+
+def test_a_head_that_ships_is_found_by_the_sizes_of_its_target(tmp_path, monkeypatch):
+    monkeypatch.setattr(heads, "SHIPPED", tmp_path)
+    others = attrs.evolve(TINY, hidden=64)
+    write_head(tmp_path / "another.safetensors", untrained(others, seed=1), {})
+    with pytest.raises(WiringError, match="another: it was trained for hidden states of 64"):
+        served(LONG, spec_algo="eagle")
+    write_head(tmp_path / "tiny.safetensors", untrained(TINY, seed=1), {})
+    _, stats = served(LONG, spec_algo="eagle")
+    assert stats["drafts"]["drafted"] > 0
 
 
 def test_rows_of_a_target_that_shows_none_are_refused(tmp_path, monkeypatch):

@@ -8,6 +8,8 @@ from xml.etree import ElementTree as ET
 import attrs
 import pytest
 import torch
+
+from warcore import Engine, EngineConfig, ForwardBatch, ForwardMode, ModelError, SamplingParams
 from warcore_spec_eagle.head import DraftHead
 from warcore_spec_eagle.train import __main__ as training
 from warcore_spec_eagle.train.features import frequent, load_target
@@ -15,9 +17,7 @@ from warcore_spec_eagle.train.learning import Surprise
 from warcore_spec_eagle.train.network import Network
 from warcore_spec_eagle.train.prompts import held_out_prompts, training_prompts
 from warcore_spec_eagle.train.texts import Text, Writing, texts
-from warcore_spec_eagle.weights import HeadSizes, read_head, untrained
-
-from warcore import Engine, EngineConfig, ForwardBatch, ForwardMode, ModelError, SamplingParams
+from warcore_spec_eagle.weights import HeadSizes, untrained
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,9 @@ def test_the_written_out_gradient_is_that_of_the_cross_entropy():
     lost = torch.nn.functional.cross_entropy(logits, dense, reduction="none")
     found = Surprise.apply(logits, likeliest, probs)
     torch.testing.assert_close(found, lost)
-    gradients = [torch.autograd.grad(e @ torch.tensor([1.0, 2.0, 3.0]), logits) for e in (lost, found)]
+    gradients = [
+        torch.autograd.grad(e @ torch.tensor([1.0, 2.0, 3.0]), logits) for e in (lost, found)
+    ]
     torch.testing.assert_close(*gradients)
 
 
@@ -135,7 +137,9 @@ class Cached:
             keys, values = (e.repeat_interleave(group, 1) for e in (self.k, self.v))
             scores = torch.einsum("thd,lhd->htl", q, keys) * layer.scale
             hidden = torch.arange(len(self.k)) > positions[:, None]
-            return torch.einsum("htl,lhd->thd", scores.masked_fill(hidden, -1e9).softmax(-1), values)
+            return torch.einsum(
+                "htl,lhd->thd", scores.masked_fill(hidden, -1e9).softmax(-1), values
+            )
 
         return attend
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from warcore_spec_eagle.trees import levels_of, tree
 
 

@@ -37,7 +37,7 @@ class DraftHead(Model):
         assert target.embedding is not None
         sizes, read = weights.sizes, dict(weights.tensors)
         self.to_target = weights.to_target.to(device)
-        self.embedding = target.embedding
+        self.embedding = self._embedding = target.embedding
         if sizes.own_rows:
             rows = read.pop("rows")
         else:
@@ -88,7 +88,7 @@ class DraftHead(Model):
         tokens, linear = batch.tokens, self._matrices
         kept = self._prompt if batch.mode.is_prefill else self._features
         assert kept is not None
-        token = self._normed("token_norm", self.embedding.index_select(0, tokens))
+        token = self._normed("token_norm", self._embedding.index_select(0, tokens))
         feature = self._normed("feature_norm", kept[: tokens.shape[0]])
         x = linear["join"](torch.cat((token, feature), 1))
         x = x + linear["o"](self._attended(x, batch, attend))
@@ -111,9 +111,7 @@ class DraftHead(Model):
         return functional.rms_norm(x, x.shape[-1:], self._norms[name], EPS)
 
 
-def rotary(
-    positions: int, head_dim: int, device: torch.device, dtype: torch.dtype
-) -> torch.Tensor:
+def rotary(positions: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """[positions, 2, 1, head_dim]: cosines and sines. Source: Su et al. 2021, RoFormer."""
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     steps = torch.arange(0, head_dim, 2, dtype=wide) / head_dim

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from warcore import WiringError
 from warcore_spec_eagle.head import DraftHead
-from warcore_spec_eagle.weights import HeadSizes, HeadWeights, read_head, untrained
+from warcore_spec_eagle.weights import HeadSizes, HeadWeights, read_head, read_sizes, untrained
 
 if TYPE_CHECKING:
-    from warcore import SpecContext
+    from collections.abc import Sequence
 
-SHIPPED: Final = Path(__file__).with_name("smollm2-135m.safetensors")
-TRAIN: Final = "python -m warcore_spec_eagle.train --model"
+    from warcore import ModelInfo, SpecContext
+
+SHIPPED: Final = Path(__file__).with_name("heads")
+"""A file for each target that a head ships for."""
 UNTRAINED_VOCAB: Final = 8192
 
 
@@ -22,21 +24,37 @@ def head_of(ctx: SpecContext, named: str | None) -> DraftHead:
 
     ModelError for a file that is missing or damaged.
     """
-    model, info = ctx.model, ctx.spec.target
+    info = ctx.spec.target
     if named == "random":
-        own = model.unembedding is None
+        own = ctx.model.unembedding is None
         weights = untrained(HeadSizes.like(info, UNTRAINED_VOCAB, own_rows=own), seed=0)
     else:
-        weights = read_head(SHIPPED if named is None else Path(named).expanduser())
+        file = _shipped_for(info) if named is None else Path(named).expanduser()
+        weights = read_head(file)
     reasons = _reasons(ctx, weights)
     if reasons:
         which = "the head that ships" if named is None else f"the head {named}"
-        lines = "".join(f"\n  {reason}" for reason in reasons)
-        raise WiringError(
-            f"spec_algo:eagle: {which} is not one for {info.name}:{lines}",
-            next=f"{TRAIN} {info.name}, then --opt eagle.head=FILE",
-        )
-    return DraftHead(weights, model, device=ctx.spec.device, dtype=ctx.spec.dtype)
+        raise _refusal(f"{which} is not one for {info.name}:", reasons, info)
+    return DraftHead(weights, ctx.model, device=ctx.spec.device, dtype=ctx.spec.dtype)
+
+
+def _shipped_for(info: ModelInfo) -> Path:
+    """The shipped head for a model of these sizes."""
+    files = sorted(SHIPPED.glob("*.safetensors"))
+    found = {file: read_sizes(file).mismatches(info) for file in files}
+    fits = [file for file, reasons in found.items() if not reasons]
+    if not fits:
+        others = [f"{file.stem}: {'; '.join(why)}" for file, why in found.items()]
+        raise _refusal(f"no head ships for {info.name}", others, info)
+    return fits[0]
+
+
+def _refusal(what: str, reasons: Sequence[str], info: ModelInfo) -> WiringError:
+    lines = "".join(f"\n  {reason}" for reason in reasons)
+    return WiringError(
+        f"spec_algo:eagle: {what}{lines}",
+        next=f"python -m warcore_spec_eagle.train --model {info.name}, then --opt eagle.head=FILE",
+    )
 
 
 def _reasons(ctx: SpecContext, weights: HeadWeights) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import torch
@@ -10,7 +11,7 @@ import torch
 from warcore import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from warcore import ModelInfo
@@ -113,30 +114,44 @@ def write_head(file: Path, weights: HeadWeights, made_by: Mapping[str, str]) -> 
     save_file(tensors, file, {"format": FORMAT, **sizes, **made_by})
 
 
+def read_sizes(file: Path) -> HeadSizes:
+    """The sizes of the head in `file`, from its header. ModelError if it holds none."""
+    with _opened(file) as opened:
+        return _sizes(file, opened.metadata() or {})
+
+
 def read_head(file: Path) -> HeadWeights:
     """The head in `file`. ModelError if it is not there, damaged, or no head."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, framework="pt") as opened:
-            facts = opened.metadata() or {}
-            if facts.get("format") != FORMAT:
-                raise _damaged(file, "no draft head for eagle")
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-            sizes = _sizes(facts)
-    except FileNotFoundError as error:
-        raise ModelError(
-            f"{file}: there is no such file", next="--opt eagle.head=FILE, or leave it out"
-        ) from error
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise _damaged(file, str(error)) from error
+    with _opened(file) as opened:
+        sizes = _sizes(file, opened.metadata() or {})
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     to_target = tensors.pop("to_target", torch.empty(0)).long()
     _check(file, sizes, tensors, to_target)
     return HeadWeights(sizes, tensors, to_target)
 
 
-def _sizes(facts: Mapping[str, str]) -> HeadSizes:
-    known = {field.name: int(facts[field.name]) for field in attrs.fields(HeadSizes)}
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as opened:
+            yield opened
+    except FileNotFoundError as error:
+        raise ModelError(
+            f"{file}: there is no such file", next="--opt eagle.head=FILE, or leave it out"
+        ) from error
+    except (SafetensorError, OSError) as error:
+        raise _damaged(file, str(error)) from error
+
+
+def _sizes(file: Path, facts: Mapping[str, str]) -> HeadSizes:
+    if facts.get("format") != FORMAT:
+        raise _damaged(file, "no draft head for eagle")
+    try:
+        known = {field.name: int(facts[field.name]) for field in attrs.fields(HeadSizes)}
+    except (KeyError, ValueError) as error:
+        raise _damaged(file, f"its sizes are damaged: {error!r}") from error
     return HeadSizes(**{**known, "own_rows": bool(known["own_rows"])})  # type: ignore[arg-type]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,7 @@ def train(recipe: Recipe, folder: Path) -> Path:
     apart = held_out_prompts(seed)[: recipe.held_out]
     learnt = texts(writing, training_prompts(seed), recipe.places(), folder / "texts.jsonl")
     kept = texts(writing, apart, range(len(apart)), folder / "held-out.jsonl")
-    print(f"{_answered(learnt)} tokens to learn from, {_answered(kept)} kept apart", flush=True)
+    _say(f"{_answered(learnt)} tokens to learn from, {_answered(kept)} kept apart")
     target = load_target(writing.model, getattr(torch, writing.dtype))
     start = _start(target, recipe, learnt)
     head, curve = folder / "head.safetensors", folder / "curve"
@@ -87,7 +88,7 @@ def train(recipe: Recipe, folder: Path) -> Path:
     def best(weights: HeadWeights, point: Point) -> None:
         made_by = {"target": target.info.name, "recipe": json.dumps(attrs.asdict(recipe))}
         write_head(head, weights, {**made_by, "step": str(point.step)})
-        print(f"step {point.step}: loss {point.loss:.3f}, foreseen {point.held_out}", flush=True)
+        _say(f"step {point.step}: loss {point.loss:.3f}, foreseen {point.held_out}")
 
     points = learn(
         Network(start, target),
@@ -99,17 +100,21 @@ def train(recipe: Recipe, folder: Path) -> Path:
     )
     drawn = picture(points, f"Training a draft head for {target.info.name}")
     curve.with_suffix(".svg").write_text(drawn, encoding="utf-8")
-    print(
-        measure(
-            writing.model,
-            head,
-            apart[: recipe.measured],
-            dtype=writing.dtype,
-            tokens=recipe.drafted,
-            new_tokens=writing.new_tokens,
-        )
+    measured = measure(
+        writing.model,
+        head,
+        apart[: recipe.measured],
+        dtype=writing.dtype,
+        tokens=recipe.drafted,
+        new_tokens=writing.new_tokens,
     )
+    _say(f"{measured}")
     return head
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _answered(learnt: Sequence[Text]) -> int:
@@ -143,7 +148,7 @@ def main(given: Sequence[str] | None = None) -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
     try:
-        print(train(recipe_of(arguments), arguments.folder))
+        _say(f"{train(recipe_of(arguments), arguments.folder)}")
     except WarcoreError as error:
         parser.exit(1, f"{error}\n")
 

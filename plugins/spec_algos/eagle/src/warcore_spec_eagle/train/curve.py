@@ -26,17 +26,12 @@ def picture(points: Sequence[Point], title: str) -> str:
     shares = [[p.held_out[level] for p in points] for level in range(levels)]
     names = [f"drafted token {level + 1}" for level in range(levels)]
     seen = _panel(points, shares, "held-out tokens foreseen", names, HEIGHT)
-    return "\n".join(
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {2 * HEIGHT}" '
-            f'width="{WIDTH}" height="{2 * HEIGHT}" font-family="sans-serif" font-size="12">',
-            f"<title>{title}</title>",
-            f'<rect width="{WIDTH}" height="{2 * HEIGHT}" fill="#ffffff"/>',
-            *loss,
-            *seen,
-            "</svg>\n",
-        )
-    )
+    size = f'width="{WIDTH}" height="{2 * HEIGHT}"'
+    font = 'font-family="sans-serif" font-size="12"'
+    first = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {2 * HEIGHT}"'
+    paper = f'<rect {size} fill="#ffffff"/>'
+    head = (f"{first} {size} {font}>", f"<title>{title}</title>", paper)
+    return "\n".join((*head, *loss, *seen, "</svg>\n"))
 
 
 def _panel(
@@ -56,28 +51,24 @@ def _panel(
     def y(value: float) -> float:
         return down + HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / most
 
-    drawn = [f'<text x="{LEFT}" y="{down + 22}" font-size="14" fill="#24292f">{title}</text>']
+    drawn = [_text(LEFT, down + 22, title, "start", "#24292f")]
     for tick in range(TICKS + 1):
         value, step = most * tick / TICKS, last * tick / TICKS
         drawn += [
             f'<path d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}" stroke="#d0d7de"/>',
-            f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end" fill="#57606a">'
-            f"{value:.2f}</text>",
-            f'<text x="{x(step):.1f}" y="{down + HEIGHT - BOTTOM + 18}" text-anchor="middle" '
-            f'fill="#57606a">{step:.0f}</text>',
+            _text(LEFT - 6, y(value) + 4, f"{value:.2f}", "end"),
+            _text(x(step), down + HEIGHT - BOTTOM + 18, f"{step:.0f}", "middle"),
         ]
-    drawn.append(
-        f'<text x="{(LEFT + WIDTH) / 2}" y="{down + HEIGHT - 8}" text-anchor="middle" '
-        f'fill="#57606a">step</text>'
-    )
+    drawn.append(_text((LEFT + WIDTH) / 2, down + HEIGHT - 8, "step", "middle"))
     for at, (line, name) in enumerate(zip(lines, names, strict=True)):
         colour = COLOURS[at % len(COLOURS)]
-        path = " ".join(
-            f"{x(p.step):.1f},{y(v):.1f}" for p, v in zip(points, line, strict=True)
-        )
+        path = " ".join(f"{x(p.step):.1f},{y(v):.1f}" for p, v in zip(points, line, strict=True))
         drawn += [
             f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>',
-            f'<text x="{WIDTH - RIGHT}" y="{down + 22 + 15 * at}" text-anchor="end" '
-            f'fill="{colour}">{name}</text>',
+            _text(WIDTH - RIGHT, down + 22 + 15 * at, name, "end", colour),
         ]
     return drawn
+
+
+def _text(x: float, y: float, text: str, anchor: str, fill: str = "#57606a") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}">{text}</text>'

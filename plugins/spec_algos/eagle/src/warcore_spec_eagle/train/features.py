@@ -74,7 +74,7 @@ def frequent(texts: Sequence[Text], vocab: int, most: int) -> torch.Tensor:
     return best.sort().values
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def features(target: Model, texts: Sequence[Text], to_target: torch.Tensor) -> Features:
     """What the target makes of `texts`, none of which is longer than its context."""
     length = max(len(text.ids) for text in texts)
@@ -83,7 +83,7 @@ def features(target: Model, texts: Sequence[Text], to_target: torch.Tensor) -> F
         for first in range(0, len(texts), TOGETHER)
     ]
     names = [field.name for field in attrs.fields(Features)]
-    whole = {name: torch.cat([getattr(part, name) for part in parts]).clone() for name in names}
+    whole = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
     return Features(**whole)
 
 
@@ -146,7 +146,9 @@ class _Causal:
         places = torch.arange(self.length)
         back = places[:, None] - places
         seen = (back >= 0) & (back < (layer.window or self.length))
-        q, k, v = (each.unflatten(0, (self.rows, self.length)).transpose(1, 2) for each in (q, k, v))
+        q, k, v = (
+            each.view(self.rows, self.length, *each.shape[1:]).transpose(1, 2) for each in (q, k, v)
+        )
         mixed = functional.scaled_dot_product_attention(
             q, k, v, attn_mask=seen, scale=layer.scale, enable_gqa=True
         )

@@ -110,7 +110,7 @@ def _orders(texts: int, how: Learning) -> Iterator[torch.Tensor]:
     """The texts of each step, every text once an epoch."""
     draws = torch.Generator().manual_seed(how.seed)
     for _ in range(how.epochs):
-        yield from torch.randperm(texts, generator=draws).split(how.texts)
+        yield from torch.split(torch.randperm(texts, generator=draws), how.texts)
 
 
 def _pace(step: int, rising: int, steps: int) -> float:
@@ -154,15 +154,14 @@ class Surprise(torch.autograd.Function):
         return -(probs * said).sum(1)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         shares, likeliest, probs = ctx.saved_tensors
         apart = shares.scatter_add_(1, likeliest, -probs)
         return (apart.mul_(grad[:, None])).to(ctx.given), None, None
 
 
 def _weights(data: Features, depth: int) -> torch.Tensor:
-    """[N, L - 1]: how much each place counts; the first ones have no draft that long behind them.
-    """
+    """[N, L - 1]: how much each place counts; the first ones have no such draft behind them."""
     weight = data.weight[:, 1:].clone()
     weight[:, :depth] = 0
     return weight
@@ -183,7 +182,7 @@ def foreseen(network: Network, data: Features, how: Learning) -> tuple[float, ..
     """
     right = torch.zeros(how.levels)
     places = torch.zeros(how.levels)
-    for rows in torch.arange(len(data.tokens)).split(how.texts):
+    for rows in torch.split(torch.arange(len(data.tokens)), how.texts):
         part = data.rows(rows)
         with torch.autocast("cpu", torch.bfloat16, enabled=how.mixed):
             said = network(part.tokens, part.hidden, how.levels)

@@ -87,7 +87,7 @@ class Network(nn.Module):
         """seen: keys and values [N, heads, L, head_dim] of the levels before; gets this one's."""
         sizes, length = self.sizes, x.shape[1]
         heads = functional.linear(self._normed("attn_norm", x), self.weights["qkv"])
-        heads = heads.unflatten(-1, (-1, sizes.head_dim))
+        heads = heads.view(*heads.shape[:2], -1, sizes.head_dim)
         turned = sizes.q_heads + sizes.kv_heads
         qk = rotate(heads[..., :turned, :], *turns)
         q, k = qk[..., : sizes.q_heads, :], qk[..., sizes.q_heads :, :]
