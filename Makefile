@@ -16,7 +16,7 @@ rest := $(filter-out $(demo_set),$(patsubst %/pyproject.toml,%,$(wildcard plugin
 test_tools := pytest pytest-randomly ruff mypy transformers triton numpy
 
 # Triton reads its variable when it is imported: these tests need a process of their own.
-interpreted := plugins/backends/triton
+interpreted := plugins/backends/triton plugins/backends/trtllm_mha
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from timeline import METADATA, Timed
+import torch
+from timeline import METADATA, Timed, note
 
-from warcore import ForwardMode, GraphKind, GraphRunner, SharedReadEnds
+from warcore import (
+    Draft,
+    ForwardMode,
+    GraphKind,
+    GraphRunner,
+    SharedReadEnds,
+    SpecAlgorithm,
+    Stager,
+)
 
 SHORT: Final = 48.0
 """Microseconds of a small access."""
@@ -205,3 +214,47 @@ class StandIn:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._marker, name)
+
+
+class Drafts(SpecAlgorithm):
+    """Drafts with a model of its own, which takes in every prompt behind the target."""
+
+    default_tokens = 1
+
+    def __init__(self, ctx: Any) -> None:
+        super().__init__(ctx)
+        self._runner = ctx.make_runner(ctx.model)
+
+    def draft(self, batch: Any) -> Draft:
+        return Draft(self._runner.execute(batch).logits.argmax(-1, keepdim=True))
+
+    def draft_extend(self, batch: Any, accepted: Any) -> None:  # noqa: ARG002
+        self._runner.execute(batch)
+
+    def last_shared_read_runner(self, forward_batch: Any) -> Any:  # noqa: ARG002
+        return self._runner
+
+
+class SaysTrue(Stager):
+    """Copies nothing ahead, and says that nothing remains."""
+
+    def stage(self, batch: Any) -> bool:  # noqa: ARG002
+        return True
+
+
+class LooksBehind(SpecAlgorithm):
+    """Looks its rows up once more when the target has verified; names nobody, and has no vote."""
+
+    default_tokens = 1
+    later_prefill_reader = False
+
+    def draft(self, batch: Any) -> Draft:
+        return Draft(batch.tokens[:, None])
+
+    def draft_extend(self, batch: Any, accepted: Any) -> None:  # noqa: ARG002
+        target = self.ctx.target
+        device, table = target._device, target._backend.ctx.shared.req_to_token  # noqa: SLF001
+        if batch.mode is ForwardMode.DRAFT_EXTEND:
+            torch.index_select(table, 0, batch.rows)
+            note(device, "read")
+            device.spend(SHORT)

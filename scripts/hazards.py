@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PREFILLS: Final = {"prompts": [range(1, 9)] * 9, "prefill_chunk": 8, "steps": 2}
 """Requests whose prompts fill a step each."""
 END: Final = "declared end"
+SPECULATES: Final = {"spec_algo": plugins.LooksBehind, "steps": 16}
 GRAPHS: Final = {"graph_runner": plugins.Unbroken}
 
 
@@ -145,6 +146,25 @@ HAZARDS: Final = (
         "In each prefill the declared end comes with the snapshot; the first layer gathers after "
         "it, while the schedule stream writes the tables of the next step.",
         _late("The snapshot says that all is gathered", plugins.Snapshot, **PREFILLS),
+    ),
+    Hazard(
+        "says-true",
+        "In each prefill the declared end comes with the target's metadata, for the stager has "
+        "said that all is copied; the draft model looks its rows up behind the target's layers, "
+        "after the write for the next step.",
+        _late(
+            "The stager says True, and the draft reads",
+            spec_algo=plugins.Drafts,
+            stagers=(plugins.SaysTrue,),
+            **PREFILLS,
+        ),
+    ),
+    Hazard(
+        "behind-the-owner",
+        "The declared end of each step lies in the target's verify; the algorithm looks its rows "
+        "up once more behind it, after the schedule stream has written the tables of the next "
+        "step.",
+        _late("The algorithm reads behind the phase that ends the reads", **SPECULATES),
     ),
     Hazard(
         "own-stream",

@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from wrong_plugins.spec_algos.right import Right
 
 from warcore import Engine, EngineConfig, SamplingParams
+from warcore.records import KINDS
 
 AUTHORS = Path(__file__).resolve().parent / "authors"
 PACKAGES = sorted(path.parent for path in AUTHORS.glob("*/*/pyproject.toml"))
-KINDS = sorted({package.name for package in PACKAGES})
 PROMPTS = ["a", "bcd" * 9]
 
 
@@ -33,24 +34,38 @@ def sample(package, monkeypatch):
 
 
 def tokens(**parts):
+    """The answers of an engine with these parts, and its stats."""
+    usual = {"model": "random:tiny", "backend": "torch_native", "graph_runner": "none"}
     config = EngineConfig(
-        **{"backend": "torch_native", "graph_runner": "none", **parts},
-        model="random:tiny",
+        **{**usual, **parts},
         dtype="float64",
         device="host",
         host="seeded:1",
     )
     with Engine(config) as engine:
         answers = engine.generate(PROMPTS, SamplingParams(max_new_tokens=8), raw=True)
-        graphs = engine.stats()["graphs"]
-        return [answer.output_ids for answer in answers], graphs and graphs["replays"]
+        return [answer.output_ids for answer in answers], engine.stats()
+
+
+def parts_and_reference(kind, sample):
+    """What an engine with the sample is made of, and one that must give the same tokens."""
+    if kind == "stager":
+        return {"spec_algo": Right, "stagers": (sample,)}, {}
+    if kind == "model":
+        return {"model": sample}, {"model": sample, "loop": "normal"}
+    return {kind: sample}, {}
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=name)
 def test_a_sample_of_each_minor_gives_the_tokens_of_the_reference(package, sample):
-    given, replays = tokens(**{package.name: sample})
-    assert given == tokens()[0]
+    parts, reference = parts_and_reference(package.name, sample)
+    given, stats = tokens(**parts)
+    assert given == tokens(**reference)[0]
+    replays = stats["graphs"] and stats["graphs"]["replays"]
     assert bool(replays) is (package.name == "graph_runner")
+    prefills = {each["reason"] for each in stats["fences"] if each["mode"] == "extend"}
+    # Without the stager each prefill would be coarse, for its draft reads later.
+    assert prefills == {"fine"}
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=name)
@@ -78,7 +93,7 @@ def own_tests(package, *arguments):
     assert " passed" in done.stdout
 
 
-def test_the_running_minor_has_its_samples():
+def test_the_running_minor_has_a_sample_of_each_kind():
     from warcore import __version__
 
     minor = ".".join(__version__.split(".")[:2])

@@ -98,17 +98,52 @@ def test_golden_tokens_at_every_bucket_boundary(runner):
         assert 0 < stats["graphs"]["replays"] < stats["steps"]
 
 
-@pytest.mark.parametrize("runner", ["none", pytest.param("full", marks=pytest.mark.slow)])
-def test_golden_tokens_with_windows_as_long_as_the_context(runner):
+@pytest.mark.parametrize("runner", ["none", "full"])
+@pytest.mark.parametrize("backend", ["trtllm_mha"])
+@pytest.mark.parametrize("most", [8, pytest.param(None, marks=pytest.mark.slow)])
+def test_golden_tokens_with_each_backend(backend, runner, most):
+    sizes = {"graph_buckets": (len(CASES),)} if runner == "full" else {}
+    config = {"backend": backend, "graph_runner": runner, **sizes}
+    for case, output in zip(CASES, answers(True, config, most), strict=True):
+        assert output.output_ids == case["output_ids"][:most], case["prompt"]
+
+
+WINDOWED = [
+    ("torch_native", "none", {}),
+    ("deepseek_v4", "none", {"deepseek_v4.sparse_above": "8"}),
+    ("deepseek_v4", "full", {}),
+    pytest.param("torch_native", "full", {}, marks=pytest.mark.slow),
+    pytest.param("deepseek_v4", "none", {}, marks=pytest.mark.slow),
+    pytest.param(
+        "deepseek_v4", "breakable", {"deepseek_v4.sparse_above": "8"}, marks=pytest.mark.slow
+    ),
+]
+
+
+@pytest.mark.parametrize(("backend", "runner", "more"), WINDOWED)
+def test_golden_tokens_with_windows_as_long_as_the_context(backend, runner, more):
     """Every other layer has a pool of its own, and forgets nothing that the model sees."""
-    options = {"smollm2.window": "256", "smollm2.window_layers": "alternate"}
-    sizes = {"graph_buckets": (2,)} if runner == "full" else {}
-    with Engine(small(graph_runner=runner, options=options, **sizes)) as engine:
+    options = {"smollm2.window": "256", "smollm2.window_layers": "alternate", **more}
+    sizes = {} if runner == "none" else {"graph_buckets": (2,)}
+    with Engine(small(backend=backend, graph_runner=runner, options=options, **sizes)) as engine:
         assert engine._assembly.describe()["swa_pages"]
         prompts = [case["prompt"] for case in CASES[:2]]
         outputs = engine.generate(prompts, SamplingParams(max_new_tokens=12))
     for case, output in zip(CASES, outputs, strict=False):
         assert output.output_ids == case["output_ids"][:12], case["prompt"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("runner", "above", "prefill_chunk"), [("none", 0, 512), ("full", 16, 7), ("breakable", 4, 7)]
+)
+def test_golden_tokens_to_their_end_with_a_window_in_every_layer(runner, above, prefill_chunk):
+    options = {"smollm2.window": "256", "deepseek_v4.sparse_above": str(above)}
+    config = {"backend": "deepseek_v4", "graph_runner": runner, "prefill_chunk": prefill_chunk}
+    for case, output in zip(
+        CASES, answers(together=True, config=config | {"options": options}, most=None), strict=True
+    ):
+        assert output.output_ids == case["output_ids"], case["prompt"]
 
 
 def test_the_text_is_that_of_the_golden_tokens():

@@ -121,8 +121,9 @@ def test_a_marker_is_neither_early_nor_late(gate, kind):
 def test_a_marker_would_be_found_early_and_late(gate):
     stand, batch = stood(plain(IN), GraphKind.UNBROKEN)
     with stand:
-        around = SimpleNamespace(before=stand.around.after, after=stand.around.before)
-        crossed = SimpleNamespace(run=stand.run, around=around)
+        around = stand.tables.around
+        tables = SimpleNamespace(around=SimpleNamespace(before=around.after, after=around.before))
+        crossed = SimpleNamespace(run=stand.run, tables=tables)
         assert position_of_marker(crossed, batch) == Position(early=True, late=True)
 
 
@@ -154,7 +155,7 @@ def test_a_late_read_shows_in_each_kind_of_graph(cls, kind):
     with stand:
         quiet, _ = stand.run(batch)
         assert torch.equal(quiet, stand.run(batch)[0])
-        moved, fence = stand.run_overwritten(batch, stand.slots.flip(0))
+        moved, fence = stand.run_overwritten(batch, stand.tables.slots.flip(0))
         assert fence.settled
         assert not torch.equal(quiet, moved)
         assert torch.equal(quiet, stand.run(batch)[0])

@@ -102,16 +102,39 @@ ENGINES = {
 }
 
 
-def engine(**config):
+BACKENDS = {
+    "torch_native": {},
+    "deepseek_v4": {"deepseek_v4.sparse_above": "512"},
+    "deepseek_v4 sparse": {"deepseek_v4.sparse_above": "4"},
+}
+
+
+def engine(options=None, backend="torch_native", **config):
+    """backend: one of BACKENDS."""
     given = {"page_size": 4, "max_running_requests": 4, "host": "seeded:11", **config}
+    given |= {"backend": backend.split()[0], "options": {**(options or {}), **BACKENDS[backend]}}
     return Engine(EngineConfig(model=MODEL, dtype="float64", context_length=104, **given))
 
 
+WINDOWS = [{}, {"window": 5, "window_layers": "alternate"}]
+QUICK = [
+    ("torch_native", WINDOWS[0]),
+    ("torch_native", WINDOWS[1]),
+    ("deepseek_v4 sparse", WINDOWS[0]),
+    ("deepseek_v4", WINDOWS[1]),
+]
+SLOW = [("deepseek_v4 sparse", WINDOWS[1]), ("deepseek_v4", WINDOWS[0])]
+
+
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("window", [{}, {"window": 5, "window_layers": "alternate"}], ids=str)
-def test_the_text_is_that_of_a_dense_mask(name, window):
+@pytest.mark.parametrize(
+    ("backend", "window"),
+    [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)],
+    ids=str,
+)
+def test_the_text_is_that_of_a_dense_mask(name, backend, window):
     options = {f"random.{key}": str(value) for key, value in window.items()}
-    with engine(options=options, **ENGINES[name]) as running:
+    with engine(options, backend, **ENGINES[name]) as running:
         facts = running._assembly.describe()
         outputs = running.generate(prompts(), SamplingParams(max_new_tokens=NEW, ignore_eos=True))
         assert facts["swa_pages"]
@@ -140,7 +163,7 @@ def test_without_windows_there_is_one_pool():
 def test_a_model_whose_layers_all_have_windows_needs_the_full_pool_for_its_table_alone():
     options = {"random.window": "6", "random.window_layers": "all"}
     window = {"window": 6, "window_layers": "all"}
-    with engine(options=options, prefill_chunk=16, graph_runner="none") as running:
+    with engine(options, prefill_chunk=16, graph_runner="none") as running:
         (output,) = running.generate(
             [prompts()[4]], SamplingParams(max_new_tokens=NEW, ignore_eos=True)
         )

@@ -1,10 +1,10 @@
 """Whatever is drawn, an overlapped run under a seeded schedule writes what a quiet run writes.
 
 Each seed draws a workload (arrivals, lengths, sampling, stop strings, aborts) and the options of an
-engine (windows, pages so few that requests step back, chunks, mixing, loop, fence, graphs, who
-drafts how much, stagers). The interleaving of the streams is drawn too, at every operation. Memory
-that nobody has written holds NaN. The reference serves one request at a time, eagerly and in the
-normal loop, from one pool for all layers, and nobody drafts. A failure is replayed by its seed:
+engine (backend, windows, pages so few that requests step back, chunks, mixing, loop, fence, graphs,
+who drafts how much, stagers). The interleaving of the streams is drawn too, at every operation.
+Memory that nobody has written holds NaN. The reference serves one request at a time, eagerly and in
+the normal loop, from one pool for all layers, and nobody drafts. A failure is replayed by its seed:
 
     .venv/bin/python tests/test_workloads.py SEED
 """
@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import random
 import sys
+from contextlib import ExitStack
 from functools import cache
 from unittest import mock
 
 import pytest
 import torch
 
+import warcore_backend_deepseek_v4.backend
 import warcore_backend_torch_native.backend
+import warcore_backend_trtllm_mha.torch_attention
 from warcore import Draft, Engine, EngineConfig, SamplingParams, SpecAlgorithm
 from warcore_backend_torch_native import TorchNative
 
@@ -34,7 +37,15 @@ TINY = {
 
 def short_lengths():
     """Captured lengths that these sequences cross: 16, 32, 64 in place of 128 at least."""
-    return mock.patch.object(warcore_backend_torch_native.backend, "SMALLEST", 16)
+    modules = (
+        warcore_backend_torch_native.backend,
+        warcore_backend_trtllm_mha.torch_attention,
+        warcore_backend_deepseek_v4.backend,
+    )
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(mock.patch.object(module, "SMALLEST", 16))
+        return stack.pop_all()
 
 
 def options(draw):
@@ -59,8 +70,31 @@ def options(draw):
         chosen["fence"] = "declared"  # it has none, and says so if one is asked for
     chosen |= speculation(draw) if draw.random() < 0.5 else {}
     chosen["kv_pages"] += -(-(chosen.get("spec_tokens", -1) + 1) // page_size)
-    options = chosen.pop("options", {}) | windows(draw)
-    return chosen | graphs(draw, chosen) | {"options": options}
+    chosen |= graphs(draw, chosen)
+    options, attending = chosen.pop("options", {}), served(draw, chosen)
+    return chosen | attending | {"options": options | attending["options"]}
+
+
+def served(draw, chosen):
+    """How far the layers see, and who attends: one backend, or one for prefills and another."""
+    options = windows(draw)
+    able = ["torch_native"]
+    if chosen["page_size"] == 16:
+        able.append("trtllm_mha")
+    if options["random.window"] != "0":
+        able.append("deepseek_v4")
+    prefills, others = draw.choice(able), draw.choice(able)
+    if draw.random() < 0.5:
+        others = prefills
+    if "deepseek_v4" in (prefills, others):
+        # Whole graphs hold dense prefills only, and what is named has to capture something.
+        least = min(chosen.get("graph_prefill_buckets") or [0])
+        least = least if chosen["graph_runner"] == "full" else 0
+        above = draw.choice([tokens for tokens in (0, 4, 12, 512) if tokens >= least])
+        options["deepseek_v4.sparse_above"] = str(above)
+    if prefills == others:
+        return {"backend": prefills, "options": options}
+    return {"prefill_backend": prefills, "decode_backend": others, "options": options}
 
 
 def speculation(draw):
@@ -269,9 +303,9 @@ def test_more_workloads(seed):
 
 def test_the_workloads_retract_abort_stop_mix_and_replay():
     """A draw that never meets the hard cases would prove nothing."""
-    named = ["retracts", "mixed", "coarse", "fine", "replays", "eager", "lengths", "windows"]
-    seen = dict.fromkeys(named, 0)
-    reasons = set()
+    cases = ["retracts", "mixed", "coarse", "fine", "replays", "eager", "lengths", "windows"]
+    seen = dict.fromkeys([*cases, "two backends"], 0)
+    reasons, backends = set(), set()
     for seed in range(60):
         draw = random.Random(seed)
         config = options(draw)
@@ -281,6 +315,8 @@ def test_the_workloads_retract_abort_stop_mix_and_replay():
             reasons |= {output.finish_reason for output in drive(engine, requests).values()}
             stats = engine.stats()
             facts = engine._assembly.describe()
+        backends.add(facts["backend"])
+        seen["two backends"] += "prefill_backend" in config
         seen["windows"] += (facts["swa_pages"] or facts["kv_pages"]) < facts["kv_pages"]
         seen["retracts"] += stats["retracts"]
         replays = stats["graphs"]["replays"] if stats["graphs"] else 0
@@ -292,6 +328,7 @@ def test_the_workloads_retract_abort_stop_mix_and_replay():
             seen["mixed"] += fence["mode"] == "mixed"
             seen["fine" if fence["reason"] == "fine" else "coarse"] += fence["count"]
     assert reasons == {"stop", "length", "abort"}
+    assert backends >= {"torch_native", "trtllm_mha", "deepseek_v4"}
     assert all(seen.values()), seen
 
 

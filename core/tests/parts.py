@@ -90,13 +90,13 @@ def fences(engine):
 
 def held(ring):
     """How many tickets launches hold of an event ring."""
-    return sum(ticket is not None for ticket in ring._held)
+    return sum(ticket is not None for ticket in ring.held)
 
 
 def rings(engine):
     """The event rings of a running engine: the target's read-done ring and the done ring."""
     step = engine._assembly.scheduler.launcher._step
-    return step._target._ring, step._done
+    return step._target.ring, step._done
 
 
 def all_is_free(engine):

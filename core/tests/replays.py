@@ -173,7 +173,7 @@ def check_order(kind, row, mode, lack):
     elif row["event_is_marker"]:
         assert offer.ticket.event is marker
     else:
-        assert offer.ticket.event in runner._ring._events
+        assert offer.ticket.event in runner.ring.events
         assert not offer.ticket.event.external
 
 

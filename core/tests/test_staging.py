@@ -80,7 +80,7 @@ def test_refilling_a_slot_waits_for_its_copy_and_is_counted(device):
     ring = StagingRing(device, stream, depth=2)
     stream.submit(gate.wait)
     staged = [ring.put(words(n)) for n in (10, 11)]
-    slot = ring._slots[0]
+    slot = ring.slots[0]
     ticket = slot.ticket
     synchronize, waited = ticket.event.synchronize, []
 
@@ -102,11 +102,11 @@ def test_a_slot_too_small_is_replaced_after_its_copy_and_not_resized(device):
     stream = device.stream("schedule")
     ring = StagingRing(device, stream, words=2, depth=1)
     small = ring.put(words(1, 2))
-    before = ring._slots[0]
+    before = ring.slots[0]
     large = ring.put(words(*range(9)))
-    assert ring._slots[0] is not before
+    assert ring.slots[0] is not before
     assert before.ticket.query()
-    assert len(ring._slots[0].window) == 16
+    assert len(ring.slots[0].window) == 16
     device.synchronize()
     assert (small.tolist(), large.tolist()) == ([1, 2], list(range(9)))
 

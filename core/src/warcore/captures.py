@@ -28,17 +28,19 @@ class Captures:
     def __init__(self, name: str, runner: GraphRunner, pool: GraphPool) -> None:
         self.name = name
         """Of the plugin, as a person types it."""
-        self._runner = runner
+        self.runner = runner
+        """The plugin."""
         self._replays = 0
         self._pool = pool
         self._addresses: dict[Bucket, tuple[int, ...]] = {}
-        self._markers: dict[Bucket, Event | None] = {}
+        self.markers: dict[Bucket, Event | None] = {}
+        """Of each step that is captured: the event in its graph; None: there is none."""
         self._passed: Event | None = None
 
     def facts(self) -> dict[str, int]:
         """How many steps are captured, the bytes that they keep, and how many were replayed."""
         return {
-            "captures": len(self._markers),
+            "captures": len(self.markers),
             "bytes": self._pool.nbytes,
             "replays": self._replays,
         }
@@ -47,21 +49,21 @@ class Captures:
 
     def load_blank(self, batch: ForwardBatch, bucket: Bucket) -> ForwardBatch:
         """The view that `bucket` is captured with; its addresses are binding from now on."""
-        view = self._runner.load(batch, bucket)
+        view = self.runner.load(batch, bucket)
         self._addresses[bucket] = _addresses(view)
         return view
 
     def capture(self, bucket: Bucket, view: ForwardBatch) -> None:
         """Let the runner record one step. WiringError if its marker is not in what it recorded."""
         self._passed = None
-        self._runner.capture(bucket, view)
-        marker = self._runner.marker(bucket)
+        self.runner.capture(bucket, view)
+        marker = self.runner.marker(bucket)
         if marker is not None and marker is not self._passed:
             raise WiringError(
                 f"graph_runner:{self.name}: the marker of {bucket} is not in its capture",
                 next="hand ctx.marker to ctx.step within the capture, or return None from marker",
             )
-        self._markers[bucket] = marker
+        self.markers[bucket] = marker
 
     def passed(self, marker: Event | None) -> None:
         """A step has recorded `marker` into a graph, after its in-graph hook; None: it has not."""
@@ -76,10 +78,10 @@ class Captures:
         """
         if batch.mode.is_prefill is (batch.logits_at is None):
             return None  # a captured prefill gives each request's last logits, other steps all
-        bucket = self._runner.bucket_for(batch)
+        bucket = self.runner.bucket_for(batch)
         if bucket is None:
             return None
-        if bucket not in self._markers or not bucket.holds(batch):
+        if bucket not in self.markers or not bucket.holds(batch):
             raise WiringError(
                 f"graph_runner:{self.name} chose {bucket} for {batch.mode.value} of "
                 f"{batch.padded_size} requests and {batch.padded_tokens} tokens, up to "
@@ -90,7 +92,7 @@ class Captures:
 
     def load(self, batch: ForwardBatch, bucket: Bucket) -> ForwardBatch:
         """The live batch in static memory. WiringError if that memory has moved."""
-        view = self._runner.load(batch, bucket)
+        view = self.runner.load(batch, bucket)
         if _addresses(view) != self._addresses[bucket]:
             moved = [
                 name
@@ -108,11 +110,11 @@ class Captures:
 
     def marker(self, bucket: Bucket) -> Event | None:
         """The event inside the capture of `bucket`, right after its in-graph hook."""
-        return self._markers[bucket]
+        return self.markers[bucket]
 
     def replay(self, bucket: Bucket, batch: ForwardBatch) -> Output:
         """Run the captured step on the current stream; the output of `batch`'s live tokens."""
-        output = self._runner.replay(bucket)
+        output = self.runner.replay(bucket)
         if not isinstance(output, Output):
             raise WiringError(
                 f"graph_runner:{self.name}: replay returned {output!r}, which is no Output",

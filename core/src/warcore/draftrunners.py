@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from warcore.backend import BackendContext
+from warcore.contract import ForwardMode
 from warcore.device import EventRing
 from warcore.drafting import Drafting
 from warcore.errors import WiringError, blame
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from warcore.relay import Relay
     from warcore.stager import Stager
     from warcore.wired import Wired
+
+CAPTURED = frozenset({ForwardMode.DECODE, ForwardMode.DRAFT_EXTEND})
+"""Steps of a draft model that are replayed, unless its algorithm runs fewer."""
 
 
 def build_drafting(
@@ -97,6 +101,7 @@ def _make_runner(
     wired: Wired,
     made: list[tuple[PublishingRunner, AttentionSpec]],
     model: Model,
+    captured: frozenset[ForwardMode] = CAPTURED,
 ) -> PublishingRunner:
     """A draft model's runner: a second backend of the target's kind, over the same table."""
     choices, limits = wired.choices, wired.limits
@@ -126,7 +131,7 @@ def _make_runner(
         read_scope(name, backend),
         EngineScope(),
         ring=EventRing(wired.device, depth=2),
-        buckets=buckets_of(config, choices, limits, backend, draft=True),
+        buckets=buckets_of(config, choices, limits, backend, draft=captured),
         role="draft",
         prefill_read_done=config.prefill_read_done,
     )

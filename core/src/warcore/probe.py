@@ -43,6 +43,8 @@ class Probe:
     """Time that the import took; None if it did not end well."""
     cls: str | None = None
     """MODULE:CLASS that the entry point resolved to."""
+    note: str | None = None
+    """What the class says of itself on this machine, for people."""
 
 
 def timeout() -> float:
@@ -121,7 +123,8 @@ def answer(task: dict[str, Any]) -> None:
         cls = load(record)
         told = {"seconds": time.perf_counter() - start}
         told["class"] = f"{cls.__module__}:{cls.__qualname__}"
-        told["unavailable"] = _reason(record, cls)
+        for word in ("unavailable", "note"):
+            told[word] = _said(record, cls, word)
     except LoadError as error:
         told |= {"cause": error.cause, "next": error.next}
     # Under its final name the result is whole: a plugin's thread may end the process meanwhile.
@@ -132,17 +135,21 @@ def answer(task: dict[str, Any]) -> None:
     os._exit(0)
 
 
-def _reason(record: PluginRecord, cls: type) -> str | None:
-    """Why the class says that this machine cannot run it, if it has such a class method."""
-    ask = getattr(cls, "unavailable", None)
+def _said(record: PluginRecord, cls: type, word: str) -> str | None:
+    """What a class method answers that a plugin may have or not.
+
+    unavailable: why this machine cannot run it. note: what else a person should know of it here,
+    such as which of several ways it takes. None: nothing.
+    """
+    ask = getattr(cls, word, None)
     if not callable(ask):
         return None
     try:
-        reason = ask()
+        text = ask()
     except Exception as error:
-        cause = f"unavailable() raised {type(error).__name__}: {error}"
+        cause = f"{word}() raised {type(error).__name__}: {error}"
         raise LoadError(record, cause, next=reinstall(record)) from error
-    return None if reason is None else str(reason)
+    return None if text is None else " ".join(str(text).split())
 
 
 def _told(record: PluginRecord, told: dict[str, Any]) -> Probe:
@@ -154,7 +161,7 @@ def _told(record: PluginRecord, told: dict[str, Any]) -> Probe:
         record = flawed(record, "unavailable", told["unavailable"], others)
     else:
         record = attrs.evolve(record, state="loaded")
-    return Probe(record, True, told["seconds"], told["class"])
+    return Probe(record, True, told["seconds"], told["class"], told["note"])
 
 
 def _ended(record: PluginRecord, code: int | None, seconds: float, words: str) -> PluginRecord:

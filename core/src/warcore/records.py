@@ -175,9 +175,14 @@ def _import_error(record: PluginRecord, module: str, error: BaseException) -> Lo
         # `pip install` of what is installed already still fetches requirements that are missing.
         cause = f"it needs the module {missing}, which is not installed"
         return LoadError(record, cause, next=f"pip install {record.distribution}")
-    frame = traceback.extract_tb(error.__traceback__)[-1]
     text = next(iter(str(error).splitlines()), "")
-    cause = f"importing it raised {type(error).__name__}: {text} ({frame.filename}:{frame.lineno})"
+    if isinstance(error, SyntaxError) and error.filename:
+        # It was raised where the file was compiled, and is about a line of that file.
+        text, file, line = error.msg, error.filename, error.lineno
+    else:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        file, line = frame.filename, frame.lineno
+    cause = f"importing it raised {type(error).__name__}: {text} ({file}:{line})"
     return LoadError(record, cause, next=f"python -c {shlex.quote(f'import {module}')}")
 
 

@@ -56,8 +56,8 @@ class PublishingRunner(ModelRunner):
         self._backend = backend
         self._scope = scope
         self._engine = engine
-        self._ring = ring
-        self._role = role
+        self.ring = ring
+        self.role = role
         self._prefill_read_done = prefill_read_done
         self._fence: ReadFence | None = None
         self._staged: ForwardBatch | None = None
@@ -108,7 +108,7 @@ class PublishingRunner(ModelRunner):
         """As `ModelRunner.execute` has it."""
         if self._comes_too_late():
             raise WiringError(
-                f"a {self._role} {batch.mode.name} phase would read shared buffers after the phase "
+                f"a {self.role} {batch.mode.name} phase would read shared buffers after the phase "
                 "that was declared the last to do so",
                 next="name its runner in last_shared_read_runner; in prefill steps, declare "
                 "later_prefill_reader",
@@ -233,7 +233,7 @@ class PublishingRunner(ModelRunner):
 
     def _record_and_offer(self, mode: ForwardMode) -> None:
         if self._listener(mode) is not None:
-            ticket, release = self._ring.record(), self._ring.release
+            ticket, release = self.ring.record(), self.ring.release
             self._offer(Offer(mode, ticket, FenceReason.FINE, release=release))
 
     def _offer_ticket(self, mode: ForwardMode, ticket: Ticket) -> None:

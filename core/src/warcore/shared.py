@@ -53,7 +53,7 @@ class SharedBuffers:
         import torch
 
         self._stream = stream
-        self._page_size = page_size
+        self.page_size = page_size
         self.pages_per_row = -(-context // page_size)
         with torch.inference_mode():
             writer, reader = device.shared_memory(
@@ -96,9 +96,9 @@ class SharedBuffers:
 
     def _write_map(self, full: torch.Tensor, swa: torch.Tensor) -> None:
         assert self.map_writer is not None, "there is no window pool"
-        by_page = self.map_writer.view(-1, self._page_size)
+        by_page = self.map_writer.view(-1, self.page_size)
         by_page.index_copy_(0, full, self._slots(swa))
 
     def _slots(self, pages: torch.Tensor) -> torch.Tensor:
         """[n, page_size] i32."""
-        return (pages.unsqueeze(1) * self._page_size + self._offsets).int()
+        return (pages.unsqueeze(1) * self.page_size + self._offsets).int()

@@ -46,9 +46,11 @@ class SpecContext:
 
     spec: DraftSpec
     target: ModelRunner
-    make_runner: Callable[[Model], ModelRunner]
-    """A runner for a draft model, with a backend and a KV cache of its own; its rows, positions
-    and slots are the target's. Only while the algorithm is built."""
+    make_runner: Callable[..., ModelRunner]
+    """make_runner(model, captured=frozenset({DECODE, DRAFT_EXTEND})): a runner for a draft model,
+    with a backend and a KV cache of its own; its rows, positions and slots are the target's. Of the
+    steps of the `captured` modes it replays those that the graph runner can. Only while the
+    algorithm is built."""
     model: Model
     """The target's model: a draft may share its weights."""
     load: Callable[[str], Model]

@@ -45,9 +45,9 @@ class StagingRing:
         submitted: Callable[[Pending], None] | None = None,
     ) -> None:
         self._device = device
-        self._stream = stream
+        self.stream = stream
         self._submitted = submitted
-        self._slots = [self._slot(words) for _ in range(depth)]
+        self.slots = [self._slot(words) for _ in range(depth)]
         self._next = 0
         self.stalls = 0
 
@@ -64,24 +64,24 @@ class StagingRing:
         slot.window[: len(words)] = words
         if target is None:
             target = torch.empty(len(words), dtype=torch.int64, device=self._device.torch_device)
-        if self._device.current_stream() is self._stream:
+        if self._device.current_stream() is self.stream:
             _copy(target, slot.memory)
         else:
-            copy = self._stream.submit(_copy, target, slot.memory)
+            copy = self.stream.submit(_copy, target, slot.memory)
             if self._submitted is not None:
                 self._submitted(copy)
-        slot.ticket = slot.event.record(self._stream)
+        slot.ticket = slot.event.record(self.stream)
         return target
 
     def _vacant(self, words: int) -> _Slot:
-        slot = self._slots[self._next]
+        slot = self.slots[self._next]
         if slot.ticket is not None and not slot.ticket.query():
             self.stalls += 1
             slot.ticket.synchronize()
         if words > len(slot.window):
             # Retired and replaced, never resized: nothing reads the old memory any more.
-            slot = self._slots[self._next] = self._slot(1 << (words - 1).bit_length())
-        self._next = (self._next + 1) % len(self._slots)
+            slot = self.slots[self._next] = self._slot(1 << (words - 1).bit_length())
+        self._next = (self._next + 1) % len(self.slots)
         return slot
 
     def _slot(self, words: int) -> _Slot:

@@ -20,17 +20,19 @@ class Statics:
     """Static buffers of one plugin: named, zeroed, with one address for life."""
 
     def __init__(self, device: Device, forward: Stream) -> None:
-        self._device = device
-        self._staging = StagingRing(device, forward)
-        self._named: dict[str, torch.Tensor] = {}
+        self.device = device
+        self.staging = StagingRing(device, forward)
+        """The host memory behind `stage`."""
+        self.named: dict[str, torch.Tensor] = {}
+        """What was asked for so far."""
 
     def static(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         import torch
 
-        known = self._named.get(name)
+        known = self.named.get(name)
         if known is None:
-            known = torch.zeros(shape, dtype=dtype, device=self._device.torch_device)
-            self._named[name] = known
+            known = torch.zeros(shape, dtype=dtype, device=self.device.torch_device)
+            self.named[name] = known
         if tuple(known.shape) != tuple(shape) or known.dtype != dtype:
             raise PluginError(
                 f"static {name!r} is {tuple(known.shape)} {known.dtype} and was asked for as "
@@ -40,7 +42,7 @@ class Statics:
         return known
 
     def stage(self, name: str, values: Sequence[int]) -> torch.Tensor:
-        known = self._named.get(name)
+        known = self.named.get(name)
         if known is None:
             raise PluginError(
                 f"no static buffer is called {name!r}", next="take it with ctx.static first"
@@ -51,5 +53,5 @@ class Statics:
                 next="ask for a static buffer once, as large as it will ever be",
             )
         front = known.view(-1)[: len(values)]
-        front.copy_(self._staging.put(array("q", values)))
+        front.copy_(self.staging.put(array("q", values)))
         return front

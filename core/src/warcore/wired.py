@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from warcore.batch import Bucket
     from warcore.choices import Choices
     from warcore.config import EngineConfig
+    from warcore.contract import ForwardMode
     from warcore.device import Device, Stream
     from warcore.runner import PublishingRunner
     from warcore.scope import Scope
@@ -155,13 +156,17 @@ def buckets_of(
     limits: Limits,
     backend: AttentionBackend,
     *,
-    draft: bool = False,
+    draft: frozenset[ForwardMode] | None = None,
 ) -> tuple[Bucket, ...]:
-    """What will be captured of the steps that `backend` serves. draft: those of a draft model."""
+    """What will be captured of the steps that `backend` serves.
+
+    draft: of a draft model, the modes of those that shall be; None: it is the target.
+    """
     if choices.graph_runner is None:
         return ()
     modes, device = choices.graph_runner.cls.modes, choices.spec.device
+    modes = modes if draft is None else modes & draft
     who = f"backend:{choices.backend.name}"
     with blame(who, "graph_key"):
         key = backend.graph_key
-        return plan_buckets(config, limits, modes, key, device, who=who, draft=draft)
+        return plan_buckets(config, limits, modes, key, device, who=who, draft=draft is not None)

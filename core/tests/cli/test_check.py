@@ -13,12 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from testkit import fake_rules
+from testkit import cell_rules, fake_rules
 from testkit.fake_rules import make
 
 from warcore.cli import main
 from warcore.registry import ALLOWLIST
 from warcore.testkit import running, selection
+from warcore.testkit.aftermath import TIMEOUT_VARIABLE
 from warcore.testkit.isolation import Isolation
 
 PASSES = make(fake_rules.passes)
@@ -148,8 +149,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_run(check, tmp_path
     [
         (["toy-row"], "no plugin is called 'toy-row'; did you mean toy-rows?"),
         (["stager:toy-rows"], "no plugin is called 'stager:toy-rows'"),
-        ([], "there is no plugin to check"),
+        ([], "there is no plugin to check\nNext: warcore check NAME; warcore list-plugins shows"),
         (["toy-rows", "-k", "pases"], "no check of a backend is called 'pases'; did you mean"),
+        (["toy-rows", "-k", "x"], "no check of a backend is called 'x'\nNext: -k passes\n"),
         (["toy-rows", "--device", "cude"], "--device does not take 'cude'; did you mean cuda?"),
         (["toy"], "there are no checks of a model in this version of warcore yet"),
         (["--explain", "backend.pases"], "no check is called 'backend.pases'; did you mean"),
@@ -159,6 +161,21 @@ def test_a_wrong_name_is_told_with_what_was_meant(check, args, message):
     code, out, err = check(*args)
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {message}")
+
+
+def test_what_cannot_be_run_is_told_before_anything_else(check, monkeypatch):
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "x")
+    code, out, err = check("toy-rows")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[1].startswith(f"Next: {TIMEOUT_VARIABLE}=")
+
+
+def test_a_cell_that_nothing_has_is_told_before_what_its_checks_need(check):
+    looks = make(cell_rules.looks, needs=("backend.passes",))
+    code, out, err = check("toy-rows", "-k", "looks", "--cell", "nonsense", rules=[PASSES, looks])
+    assert (code, out) == (2, "")
+    assert err.startswith("error: backend.looks: none of its 1 cells is called 'nonsense'")
+    assert err.splitlines()[-1].startswith("Next: --cell")
 
 
 def test_a_name_of_two_kinds_needs_its_kind(check, toy_site, monkeypatch):
@@ -187,6 +204,14 @@ def test_the_next_listing_shows_the_last_report(check, capsys):
     assert main(["list-plugins", "--json"]) == 0
     (checked,) = json.loads(capsys.readouterr().out)["checked"]
     assert (checked["name"], checked["verdict"]) == ("toy-rows", "conformant")
+
+
+def test_the_next_listing_says_of_a_plugin_that_failed_that_it_is_not_conformant(check, capsys):
+    check("toy-rows", rules=[PASSES, make(fake_rules.refuted)])
+    row = next(line for line in listing(capsys).splitlines() if " toy-rows " in line)
+    assert row.split("  ")[-2:] == ["available, not conformant", "checked 1/2 on host"]
+    check("toy-rows")
+    assert "not conformant" not in listing(capsys)
 
 
 def test_listing_reports_imports_no_torch_and_no_plugin(check, toy_site, tmp_path, monkeypatch):

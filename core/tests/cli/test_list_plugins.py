@@ -25,6 +25,17 @@ def listing(site, *args, **env):
     return json.loads(result.stdout)
 
 
+def saying(word, body):
+    """The source of a backend with a class method `word`."""
+    return (
+        "import warcore\n"
+        "class Backend(warcore.AttentionBackend):\n"
+        "    def forward(self): ...\n"
+        "    @classmethod\n"
+        f"    def {word}(cls): {body}\n"
+    )
+
+
 def loaded(site, source, **env):
     """What --load says of a plugin with this source."""
     site.add("x-it", {"backend": {"it": "x_it:Backend"}}, x_it=source)
@@ -122,7 +133,8 @@ class TestJson:
         assert [list(p) for p in document["plugins"]] == [KEYS]
         (load,) = document["loads"]
         assert load.pop("seconds") > 0
-        assert load == {"kind": "backend", "name": "good", "class": "x_good:Backend"}
+        names = {"kind": "backend", "name": "good", "class": "x_good:Backend"}
+        assert load == {**names, "note": None}
 
     def test_ascii_stdout_gets_escapes(self, site):
         site.backend("größe")
@@ -267,16 +279,23 @@ class TestLoad:
         ],
     )
     def test_a_class_may_say_why_this_machine_cannot_run_it(self, site, body, state, cause):
-        source = (
-            "import warcore\n"
-            "class Backend(warcore.AttentionBackend):\n"
-            "    def forward(self): ...\n"
-            "    @classmethod\n"
-            f"    def unavailable(cls): {body}\n"
-        )
-        plugin = loaded(site, source)
+        plugin = loaded(site, saying("unavailable", body))
         assert (plugin["state"], plugin["cause"]) == (state, cause)
         assert (plugin["next"] is None) is (cause is None)
+
+    def test_a_class_may_say_what_a_person_should_know_of_it_here(self, site):
+        source = saying("note", "return 'slow\\n kernels'")
+        site.add("x-it", {"backend": {"it": "x_it:Backend"}}, x_it=source)
+        (load,) = listing(site, "--load")["loads"]
+        assert load["note"] == "slow kernels"
+        lines = site.warcore("list-plugins", "--load").stdout.splitlines()
+        assert lines[2] == "    slow kernels"
+        assert "slow kernels" not in site.warcore("list-plugins").stdout
+
+    def test_a_note_that_raises_is_broken(self, site):
+        plugin = loaded(site, saying("note", "return 1 / 0"))
+        assert plugin["state"] == "broken"
+        assert plugin["cause"] == "note() raised ZeroDivisionError: division by zero"
 
     @pytest.mark.parametrize("value", ["soon", "0", "-1", "nan", "inf"])
     def test_a_time_out_that_is_no_number_is_an_error(self, site, value):

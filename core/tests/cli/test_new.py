@@ -185,7 +185,7 @@ def test_it_imports_no_torch(tmp_path):
         (("backend", "FastRows"), "'FastRows' cannot be a plugin's name", "backend fast-rows"),
         (("backend", "fast.rows"), "'fast.rows' cannot be a plugin's name", "backend fast-rows"),
         (("backend", "../up"), "'../up' cannot be a plugin's name", "backend up"),
-        (("backend", "3d"), "'3d' cannot be a plugin's name", "backend NAME"),
+        (("backend", "3d"), "begins with a small letter", "backend my-3d"),
         (("backend", ""), "'' cannot be a plugin's name", "backend NAME"),
         (("backend", "a--b"), "'a--b' cannot be a plugin's name", "backend a-b"),
         (("backend", "none"), "would be None, which is a word of Python", "my-none"),

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from parts import engine, fences
 from toys import Late, RowMajor
+from windowed import Mapped, Windowed
 
 from warcore import Engine, EngineConfig, SamplingParams
 from warcore.device.virtual import VirtualDevice
@@ -67,6 +68,13 @@ def test_each_step_has_its_forward_its_copy_its_barrier_and_what_the_host_did(ho
         assert sorted({s.step for s in of_kind(timeline, kind, lane)}) == numbers, kind
     assert of_kind(timeline, "copy", "schedule")
     assert of_kind(timeline, "write", "schedule")
+
+
+def test_writes_of_the_map_to_a_window_pool_are_told_by_name():
+    sizes = {"kv_pages": 20, "context_length": 40}
+    timeline, _ = traced(engine(model=Windowed, backend=Mapped, **sizes), ["a" * 14])
+    names = {each.name for each in of_kind(timeline, "write", "schedule")}
+    assert names == {"SharedBuffers._write_pages", "SharedBuffers._write_map"}
 
 
 @pytest.mark.parametrize("host", HOSTS)

@@ -87,7 +87,7 @@ def test_only_the_owners_last_phase_settles(device, row):
 
     def offers(fence, mode):
         for offered in row.get("offers", []):
-            ring = runners[offered["runner"]]._ring
+            ring = runners[offered["runner"]].ring
             reason = FenceReason.FINE if offered["event"] else FenceReason.UNDECLARED
             ticket = ring.record() if offered["event"] else None
             tickets.append(ticket)
@@ -114,7 +114,7 @@ def test_only_the_owners_last_phase_settles(device, row):
     else:
         assert waited == [launch.copied]
     assert isinstance(launch.error, ArithmeticError) == (row.get("then") == "forward_raises")
-    assert [held(runner._ring) for runner in runners.values()] == [0, 0]
+    assert [held(runner.ring) for runner in runners.values()] == [0, 0]
     step.release(launch)
     assert held(step._done) == 0
 

@@ -98,7 +98,7 @@ def test_eager_and_replayed_steps_alternate_and_leave_no_ticket(vote):
             assert log.count("replay") == (size <= 2)
             assert log.count("in_graph") == (size > 2)
             assert (fence.reason is FenceReason.FINE) == (vote is not SharedReadEnds.UNKNOWN)
-            assert held(runner._ring) == 0
+            assert held(runner.ring) == 0
 
 
 def test_two_launches_may_hold_the_tickets_of_one_marker():
@@ -192,12 +192,12 @@ def test_a_failed_replay_keeps_nobody_waiting_and_the_next_step_runs(
                 replay.result()
             write.result()
         assert fence.reason is FenceReason.FORWARD_ERROR
-        assert held(runner._ring) == 0
+        assert held(runner.ring) == 0
         fence, replay, write = launch()
         assert torch.equal(replay.result(), right)
         write.result()
         assert fence.reason is not FenceReason.FORWARD_ERROR
-        assert held(runner._ring) == 0
+        assert held(runner.ring) == 0
 
 
 def test_a_replay_that_fails_before_its_marker_lets_go_whoever_stands_at_it():

@@ -30,7 +30,7 @@ def run(log, mode, vote, *, fenced=True, body=None):
         pending = stream.submit(runner.execute, batch_of(mode))
         fence.close(device.event().record(stream), pending.error)
         fence.wait(stream)
-        assert held(runner._ring) == 0
+        assert held(runner.ring) == 0
     return fence
 
 
@@ -84,13 +84,13 @@ def test_a_draft_drafts_first_and_settles_with_draft_extend():
         stream = device.stream("forward")
         stream.submit(draft.execute, batch_of(ForwardMode.DECODE)).result()
         assert not fence.settled
-        assert held(draft._ring) == 0  # superseded at once
+        assert held(draft.ring) == 0  # superseded at once
         stream.submit(draft.execute, batch_of(ForwardMode.DRAFT_EXTEND)).result()
         assert fence.settled_by == 1
         assert fence.mode is ForwardMode.DRAFT_EXTEND
-        assert held(draft._ring) == 1
+        assert held(draft.ring) == 1
         fence.wait(stream)
-        assert held(draft._ring) == 0
+        assert held(draft.ring) == 0
 
 
 @pytest.mark.parametrize("vote", list(SharedReadEnds), ids=lambda vote: vote.name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
+import attrs
 import drafters
 import pytest
 import torch
@@ -11,7 +13,7 @@ from drafters import Drawn, Half, Model, Ragged, Remembers, Staging, Tree, WithT
 from parts import all_is_free, configured, engine, fences
 from toys import Replaying, ToyTokenizer
 
-from warcore import Draft, FencePlan, PluginError, SamplingParams, WiringError
+from warcore import Draft, FencePlan, ForwardMode, PluginError, SamplingParams, WiringError
 from warcore.errors import ConfigError
 
 CHAINS = [Wrong, Drawn, Ragged, Model, Half, Remembers]
@@ -88,6 +90,19 @@ def test_drafts_are_replayed_as_well_as_verifies_and_the_text_is_the_same(cls, r
         target = running._assembly.runner
         assert draft.captures.facts()["replays"] > target.captures.facts()["replays"] > 0
         assert running.stats()["graphs"]["captures"] == planned
+
+
+def test_of_a_draft_runner_only_those_steps_are_captured_that_its_algorithm_names():
+    class Fewer(Half):
+        def __init__(self, ctx):
+            decodes = frozenset({ForwardMode.DECODE})
+            make = partial(ctx.make_runner, captured=decodes)
+            super().__init__(attrs.evolve(ctx, make_runner=make))
+
+    config = {"context_length": 48, "spec_algo": Fewer, "graph_runner": Replaying}
+    with engine(**config) as running:
+        ((draft, _),) = running._assembly.wired.drafts
+        assert {bucket.mode for bucket in draft.buckets} == {ForwardMode.DECODE}
 
 
 def test_tokens_that_were_not_drawn_keep_even_sampled_text():

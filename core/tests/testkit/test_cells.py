@@ -6,14 +6,17 @@ import pytest
 from testkit import cell_rules, fake_rules, hostile
 from testkit.fake_rules import make
 
+from warcore.errors import ConfigError
 from warcore.records import PluginRecord
 from warcore.testkit import selection
+from warcore.testkit.cell import Shape
 from warcore.testkit.coverage import not_covered
 from warcore.testkit.isolation import Isolation
 from warcore.testkit.outcome import NotApplicable, Outcome, Unproven
 from warcore.testkit.references import reference
 from warcore.testkit.running import run_checks
 from warcore.testkit.subject import Subject
+from warcore.testkit.walk import WINDOW, servable
 
 WALKS, LOOKS = make(cell_rules.walks), make(cell_rules.looks)
 
@@ -32,11 +35,40 @@ def isolation():
 def run(monkeypatch, isolation):
     """`run(*checks, **facts)`: their results for a subject of these facts."""
 
-    def ran(*checks, **facts):
+    def ran(*checks, pattern="", starts=lambda _: None, **facts):
         monkeypatch.setattr(selection, "checks_of", lambda kind: iter(checks))
-        return run_checks(subject_of(**facts), isolation=isolation)
+        return run_checks(subject_of(**facts), pattern, isolation=isolation, starts=starts)
 
     return ran
+
+
+# ---- shapes --------------------------------------------------------------------------------------
+
+
+def refusing(*words):
+    """A backend that refuses these."""
+
+    class Refusing(hostile.Good):
+        @classmethod
+        def why_not(cls, spec):
+            found = {"no windows": spec.windows == {None}, "trees": spec.tree}
+            found["windows"] = spec.windows != {None}
+            return [word for word in words if found[word]]
+
+    return Subject(PluginRecord.of_class("backend", Refusing), Refusing)
+
+
+def test_a_backend_that_wants_windows_gets_them_where_a_shape_has_none():
+    wants = refusing("no windows")
+    assert servable(wants, Shape()) == Shape(windows=(None, WINDOW, WINDOW))
+    assert servable(wants, Shape(tree=True)) == Shape(tree=True, windows=(None, WINDOW, WINDOW))
+    assert servable(wants, Shape(windows=(3, 3))) == Shape(windows=(3, 3))
+
+
+def test_what_a_backend_serves_as_it_is_or_not_at_all_stays_as_it_is():
+    assert servable(refusing(), Shape()) == Shape()
+    assert servable(refusing("trees"), Shape(tree=True)) is None
+    assert servable(refusing("windows"), Shape(windows=(3, None))) is None
 
 
 # ---- cells ---------------------------------------------------------------------------------------
@@ -78,6 +110,24 @@ def test_a_cell_that_no_check_has_is_no_verdict_and_close_names_are_shown(run):
     )
     assert results.code == 2
     assert "No check has a cell that is called 'decode-5'" in "\n".join(not_covered(results))
+
+
+def test_a_cell_that_no_check_has_that_was_asked_for_is_refused_before_what_they_need(run):
+    after = make(cell_rules.looks, name="after", needs=("backend.walks",))
+    starts = []
+    with pytest.raises(
+        ConfigError, match=r"backend\.after: none of its 1 cells is called 'verify-4'"
+    ):
+        run(WALKS, after, pattern="after", starts=starts.append, cells="verify-4")
+    assert starts == []
+
+
+@pytest.mark.parametrize("rule", [cell_rules.looks, fake_rules.refuted, fake_rules.absent])
+def test_a_check_that_has_the_cell_or_none_or_fails_is_run(run, rule):
+    only = make(rule, name="only")
+    (result,) = run(only, pattern="only", cells="extend-1").results
+    assert result.outcome is not Outcome.UNPROVEN
+    assert result.cells == (1 if rule is cell_rules.looks else None)
 
 
 def test_what_a_check_needs_may_lack_the_cell(run):

@@ -88,6 +88,12 @@ def test_an_end_that_could_be_earlier_is_true():
     )
 
 
+def test_a_check_in_which_the_plugin_raised_refutes_nothing():
+    failure = Failure("a rule", "it raised ValueError", "x.py:3: y", mishap="raised")
+    lines = said(result("no_late_access", Outcome.FAILED, failure))
+    assert "unproven (backend.no_late_access: failed)" in lines[1]
+
+
 def test_a_failure_without_a_cell_is_about_every_mode():
     failure = Failure("the latest of its children", "it answers earlier", "x.py:3: y")
     lines = said(*CLEAN, result("composite", Outcome.FAILED, failure))

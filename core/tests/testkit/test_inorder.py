@@ -50,7 +50,7 @@ def test_a_late_read_shows_in_each_kind_of_graph(one_launch, cls, kind):
         stand.run(stand.batch(ForwardMode.EXTEND, rows, (0, 0), (9, 4)))
         batch = stand.batch(ForwardMode.DECODE, rows, (9, 4), (1, 1))
         quiet, _ = stand.run(batch)
-        output, fence = stand.run_overwritten(batch, stand.slots.flip(0))
+        output, fence = stand.run_overwritten(batch, stand.tables.slots.flip(0))
         assert fence.settled
         assert not torch.equal(quiet, output)
 
@@ -63,7 +63,7 @@ def test_one_capture_serves_every_pattern_and_changes_nothing_by_itself(one_laun
         quiet, _ = stand.run(batch)
         outputs = [
             stand.run_overwritten(batch, slots)[0]
-            for slots in (torch.zeros_like(stand.slots), stand.slots.flip(0))
+            for slots in (torch.zeros_like(stand.tables.slots), stand.tables.slots.flip(0))
         ]
         assert not torch.equal(*outputs)
         assert torch.equal(stand.run(batch)[0], quiet)
@@ -78,8 +78,8 @@ def test_the_table_is_put_back_even_if_the_step_fails(one_launch, monkeypatch):
 
         monkeypatch.setattr(stand.backend, "forward", fail)
         with pytest.raises(RuntimeError, match="mine"):
-            stand.run_overwritten(batch, torch.zeros_like(stand.slots))
-        assert torch.equal(stand.table.long(), stand.slots)
+            stand.run_overwritten(batch, torch.zeros_like(stand.tables.slots))
+        assert torch.equal(stand.tables.table.long(), stand.tables.slots)
 
 
 def test_what_cannot_be_held_is_said_and_not_taken_for_seen(one_launch):
@@ -107,6 +107,7 @@ class Launch:
         self.around = SimpleNamespace(
             before=Gate(device, 5.0), after=Gate(device, 5.0), open=self._open
         )
+        self.tables = SimpleNamespace(around=self.around)
         self.device, self.schedule = device, device.stream("schedule")
         self.order = order
         self.done = threading.Event()

@@ -18,9 +18,9 @@ from warcore.testkit import checks, selection
 def items(monkeypatch):
     """`items(*checks, known={})`: those of a good backend, by name."""
 
-    def of(*every, known=None, cls=hostile.Good):
+    def of(*every, known=None, cls=hostile.Good, **facts):
         monkeypatch.setattr(selection, "checks_of", lambda kind: iter(every))
-        return {str(item): item for item in checks(cls, known)}
+        return {str(item): item for item in checks(cls, known, **facts)}
 
     return of
 
@@ -34,7 +34,7 @@ def test_each_check_is_an_item_called_as_it(items):
 def test_a_failure_raises_with_the_whole_report(items):
     with pytest.raises(AssertionError, match=r"declared   decode: PRE_REPLAY\n") as error:
         items(make(fake_rules.refuted))["backend.refuted"]()
-    assert "7 more cells" in str(error.value)
+    assert "7 more of the kind" in str(error.value)
 
 
 def test_what_does_not_apply_is_skipped_with_the_reason(items):
@@ -60,6 +60,13 @@ def test_a_known_failure_is_skipped_with_its_reason(items):
         found["backend.refuted"]()
 
 
+def test_a_known_failure_that_is_blocked_fails_as_without_the_entry(items):
+    known = {"backend.it": "later"}
+    it = make(fake_rules.refuted, name="it", level="SHOULD", needs=("backend.refuted",))
+    with pytest.raises(AssertionError, match=r"backend\.it: blocked"):
+        items(make(fake_rules.refuted), it, known=known)["backend.it"]()
+
+
 def test_a_known_failure_that_passes_fails(items):
     found = items(make(fake_rules.passes, level="SHOULD"), known={"backend.passes": "later"})
     with pytest.raises(AssertionError, match="strike it out"):
@@ -67,11 +74,17 @@ def test_a_known_failure_that_passes_fails(items):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [("backend.pases", "did you mean backend.passes"), ("backend.passes", "is a MUST")],
+    ("name", "why", "message"),
+    [
+        ("backend.pases", "x", "did you mean backend.passes"),
+        ("backend.passes", "x", "is a MUST"),
+        ("backend.refuted", "", "without a reason"),
+    ],
 )
-def test_a_wrong_entry_of_known_failures_is_an_item_that_fails(items, name, message):
-    found = items(make(fake_rules.passes), known={name: "x"})
+def test_a_wrong_entry_of_known_failures_is_an_item_that_fails(items, name, why, message):
+    found = items(
+        make(fake_rules.passes), make(fake_rules.refuted, level="SHOULD"), known={name: why}
+    )
     with pytest.raises(AssertionError, match=message):
         found[f"known_failures[{name}]"]()
 
@@ -79,6 +92,11 @@ def test_a_wrong_entry_of_known_failures_is_an_item_that_fails(items, name, mess
 def test_a_newer_check_is_skipped(items):
     with pytest.raises(unittest.SkipTest, match="newer than the plugin's contract: failed"):
         items(make(fake_rules.refuted, since="0.9"))["backend.refuted"]()
+
+
+def test_a_check_gets_the_options_that_were_asked_for(items):
+    with pytest.raises(unittest.SkipTest, match=r"'host', '', True, 5\)"):
+        items(make(fake_rules.seen), thorough=True, options=5)["backend.seen"]()
 
 
 def test_a_class_that_is_no_plugin_is_refused():

@@ -477,7 +477,7 @@ def test_a_look_at_the_relay_from_the_schedule_stream_is_found_in_one_run(host, 
 
 def test_a_staging_slot_that_is_refilled_early_is_found_in_one_run(host, monkeypatch):
     def hasty(ring, words):
-        (slot,) = ring._slots
+        (slot,) = ring.slots
         return slot
 
     monkeypatch.setattr(warcore.launcher, "StagingRing", partial(StagingRing, words=512, depth=1))
@@ -508,8 +508,8 @@ def test_a_ring_behind_ctx_stage_that_does_not_wait_is_found(host, monkeypatch):
     """On the host device no schedule shows it: the stream copies before its next work fills."""
 
     def hasty(ring, words):
-        slot = ring._slots[ring._next]
-        ring._next = (ring._next + 1) % len(ring._slots)
+        slot = ring.slots[ring._next]
+        ring._next = (ring._next + 1) % len(ring.slots)
         return slot
 
     monkeypatch.setattr(StagingRing, "_vacant", hasty)

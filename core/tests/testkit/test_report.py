@@ -17,6 +17,7 @@ from warcore.records import PluginRecord
 from warcore.testkit import lastreport, report
 from warcore.testkit.coverage import not_covered
 from warcore.testkit.lastreport import kept
+from warcore.testkit.lines import by_line
 from warcore.testkit.outcome import Failure, Outcome
 from warcore.testkit.results import Result, Results
 from warcore.testkit.selection import Selection
@@ -60,7 +61,8 @@ def test_a_failure_has_all_that_its_author_needs_in_order():
         ("so what", "So."),
         ("mend it", "Mend."),
         ("just this", "warcore check backend:mine -k backend.passes --cell 'decode b=4'"),
-        ("and", "7 more cells fail at the same line"),
+        ("and", "7 more of the kind"),
+        ("also at", ""),
         ("it printed", "it said"),
         ("trace", ""),
     ]
@@ -126,7 +128,8 @@ def test_every_field_of_the_document_is_in_the_reference_and_the_other_way_round
     section = page.read_text().split("\n## warcore check\n")[1].split("\n## ")[0]
     known = set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
     told = result_of(Outcome.PASSED, ends={"none": {"decode": "IN_REPLAY"}})
-    document = report.document(results_of(told, FAILED))
+    failed = result_of(Outcome.FAILED, by_line([FAILURE, attrs.evolve(FAILURE, where="y.py:1")]))
+    document = json.loads(json.dumps(report.document(results_of(told, failed))))
     assert set(_fields(document)) == known
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -68,9 +69,9 @@ def red(cls):
     return failed
 
 
-def refuted(check, cls):
+def refuted(check, cls, **more):
     with pytest.raises(Refuted) as raised:
-        CHECKS[f"backend.{check}"].run(subject(cls))
+        CHECKS[f"backend.{check}"].run(subject(cls, **more))
     return raised.value.failure
 
 
@@ -119,21 +120,71 @@ def test_every_check_says_rule_incident_and_remedy():
 
 @needs_guard
 @pytest.mark.parametrize(
-    ("name", "operation", "line"),
+    ("name", "elements", "operation", "phase", "line"),
     [
-        ("declares_early", "aten.index_select", "index_select(0, batch.rows)"),
-        ("lists_too_late", "Tensor.tolist", "# too late"),
-        ("looks_without_use", "aten.index_select", "# too late"),
+        (
+            "declares_early",
+            "[1, 0:64]",
+            "aten.index_select",
+            "body, layer 0",
+            "index_select(0, batch.rows)",
+        ),
+        ("lists_too_late", "[1, 0:2]", "Tensor.tolist", "body, layer 0", "# too late"),
+        ("looks_without_use", "[1, 0:64]", "aten.index_select", "body, layer 2", "# too late"),
+        ("gathers_in_graph", "[1, 0:64]", "aten.index_select", "in_graph", "batch.rows"),
     ],
 )
-def test_a_late_access_is_named_by_operation_and_line(name, operation, line):
+def test_a_late_access_is_named_by_elements_operation_phase_layer_and_line(
+    name, elements, operation, phase, line
+):
     (entry,) = [each for each in WRONG if each.name == f"backends/{name}"]
     failure = refuted("no_late_access", plugin(entry))
     assert failure.declared.startswith("PRE_REPLAY for ")
-    assert failure.observed.startswith("req_to_token was read later, near row ")
-    assert operation in failure.observed
+    assert failure.observed.startswith(f"req_to_token{elements} was read later by ")
+    assert f"{operation} in phase {phase}" in failure.observed
     assert line in failure.where
     assert failure.cell
+
+
+@needs_guard
+def test_what_only_the_guard_has_seen_is_told_by_its_first_element():
+    (entry,) = [each for each in WRONG if each.name == "backends/reads_bytes"]
+    failure = refuted("no_late_access", plugin(entry))
+    assert re.match(
+        r"req_to_token was read later, near \[0, 0\], by \S+ in phase body, layer 0;",
+        (failure.observed),
+    )
+    assert failure.where == ""
+
+
+@needs_guard
+def test_each_line_that_reads_too_late_is_told_with_its_cells():
+    (entry,) = [each for each in WRONG if each.name == "backends/looks_in_two_places"]
+    failure = refuted("no_late_access", plugin(entry), cells="*-page4-*")
+    (other,) = failure.elsewhere
+    assert failure.where.endswith("# too late in a prefill")
+    assert other.where.endswith("# too late in a decode step")
+    for line, mode in ((failure, "extend"), (other, "decode")):
+        assert {cell.split("-")[0] for cell in line.cells} == {mode}
+        assert {cell.split("-")[1] for cell in line.cells} == {"none", "unbroken", "breakable"}
+    assert failure.more == len(failure.cells) - 1
+
+
+@needs_guard
+def test_a_step_that_reads_too_late_at_two_lines_is_told_of_both():
+    (entry,) = [each for each in WRONG if each.name == "backends/translates_in_its_layers"]
+    failure = refuted("no_late_access", plugin(entry), cells="decode-none-1+1-*")
+    (other,) = failure.elsewhere
+    assert failure.where != other.where
+    assert failure.cells == other.cells
+
+
+@needs_guard
+def test_every_mode_that_poison_refutes_is_told():
+    (entry,) = [each for each in WRONG if each.name == "backends/reads_through_the_kernel"]
+    failure = refuted("overwritten", plugin(entry), cells="*-none-*-page4-*")
+    modes = {cell.split("-")[0] for cell in failure.cells}
+    assert modes == {"extend", "decode", "target_verify", "draft_extend"}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +254,7 @@ def test_the_trees_of_the_kit_are_no_chains():
 
 def test_pages_of_any_size_are_served():
     with Stand(Right, Shape(page_size=12), GraphKind.NONE) as stand:
-        assert stand.table.shape[1] == 72
+        assert stand.tables.table.shape[1] == 72
         batch = stand.batch(ForwardMode.EXTEND, [1, 2], (0, 0), (13, 25))
         compare(stand, batch, stand.run(batch)[0], "")
 

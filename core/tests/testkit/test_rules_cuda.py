@@ -58,7 +58,7 @@ def captured(monkeypatch):
         stand = SimpleNamespace(
             recorders=[recorder],
             scope=SimpleNamespace(ends={ForwardMode.DECODE: vote}),
-            table=TABLE,
+            tables=SimpleNamespace(table=TABLE),
             graph=GraphKind.UNBROKEN,
             shape=Shape(),
         )

@@ -14,7 +14,7 @@ from warcore.testkit.check import checks_of
 from warcore.testkit.distribution import FAR, deviation
 from warcore.testkit.draftlog import DraftLog
 from warcore.testkit.outcome import NotApplicable, Refuted, Unproven
-from warcore.testkit.specworkload import REQUESTS, Way, run, workload
+from warcore.testkit.specworkload import REQUESTS, Way, workload
 from warcore.testkit.subject import Subject
 
 CHECKS = {check.name: check for check in checks_of("spec_algo") if check.kind == "spec_algo"}
@@ -93,7 +93,7 @@ def verdict(check, subject):
 
 
 def test_the_requests_meet_what_they_are_for():
-    served = run(workload(subject_of(right("right")), None))
+    served = workload(subject_of(right("right")), None).run()
     assert served.retracts
     reasons = [answer.reason for answer in served.answers]
     assert reasons.count("abort") == 2
@@ -163,7 +163,7 @@ def test_luck_of_its_own_cannot_be_told_from_state():
 
 def test_many_drawn_tokens_are_accepted_with_luck_of_their_own():
     log = DraftLog()
-    served = run(workload(subject_of(right("draws")), Way("k7", 7), log))
+    served = workload(subject_of(right("draws")), Way("k7", 7), log).run()
     assert log.draws
     assert served.error is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import attrs
@@ -17,7 +18,9 @@ from warcore.records import PluginRecord
 from warcore.testkit import selection
 from warcore.testkit.aftermath import TIMEOUT_VARIABLE
 from warcore.testkit.isolation import Isolation, time_limit
+from warcore.testkit.mishaps import ADVICE
 from warcore.testkit.outcome import NotApplicable, Outcome
+from warcore.testkit.report import told
 from warcore.testkit.running import run_checks
 from warcore.testkit.subject import Subject
 
@@ -110,6 +113,16 @@ def test_what_a_check_needs_decides_whether_it_says_anything(run, need, outcome)
     assert results.results[1].outcome is outcome
 
 
+def test_what_is_blocked_says_the_cause_that_blocks_it_however_long_the_chain(run):
+    names = ["refuted", *"abcde"]
+    chain = [
+        make(fake_rules.passes, name=name, needs=(f"backend.{before}",))
+        for before, name in pairwise(names)
+    ]
+    results = run(hostile.Good, make(fake_rules.refuted), *chain)
+    assert {result.why for result in results.results[1:]} == {"backend.refuted: failed, a read"}
+
+
 def test_an_exception_out_of_the_plugin_is_its_failure_at_its_line(run):
     (result,) = run(hostile.Raising, make(fake_rules.acts)).results
     assert result.outcome is Outcome.FAILED
@@ -126,6 +139,30 @@ def test_an_exception_of_the_check_itself_is_the_kits_and_no_verdict(run):
 
 
 # ---- what a plugin can do to the process ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cls", "mishap"),
+    [
+        (hostile.Raising, "raised"),
+        (hostile.Exiting, "raised"),
+        (hostile.Hanging, "hung"),
+        (hostile.Crashing, "ended the process"),
+        (hostile.Leaving, "ended the process"),
+    ],
+)
+def test_what_befell_a_check_is_told_with_its_own_advice_and_not_the_checks(
+    run, monkeypatch, cls, mishap
+):
+    if mishap == "hung":
+        monkeypatch.setenv(TIMEOUT_VARIABLE, "0.5")
+    results = run(cls, make(fake_rules.acts))
+    (result,) = results.results
+    said = dict(told(result, results.subject))
+    assert result.failure.mishap == mishap
+    assert (said["so what"], said["mend it"]) == attrs.astuple(ADVICE[mishap])
+    assert said["just this"].endswith("-k backend.acts")
+    assert said["at"] or cls is hostile.Leaving
 
 
 @pytest.mark.parametrize(
@@ -173,6 +210,12 @@ def test_interpreted_kernels_have_more_time(monkeypatch):
     assert time_limit(thorough=False) == time_limit(thorough=True) == 600
 
 
+def test_a_time_limit_that_is_none_is_refused_with_what_to_type(monkeypatch):
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "x")
+    with pytest.raises(ConfigError, match=f"Next: {TIMEOUT_VARIABLE}=120"):
+        time_limit(thorough=False)
+
+
 def test_what_a_plugin_prints_is_kept_and_not_shown(run, capfd):
     (result,) = run(hostile.Loud, make(fake_rules.acts)).results
     assert result.output == "loud in Python\nloud in a child\nloud on stderr\n"
@@ -211,8 +254,13 @@ def written(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "observed", "line"),
     [
-        ("1 / 0", "importing it raised ZeroDivisionError: division by zero", ""),
+        (
+            "1 / 0",
+            "importing it raised ZeroDivisionError: division by zero",
+            "x_broken.py:1: 1 / 0",
+        ),
         ("B = 3", "it is a int, not a class", ""),
+        ("def B(:\n    pass\n", "importing it raised SyntaxError: invalid syntax (", "1: def B(:"),
         (
             "import os; os._exit(3)",
             "while it was loaded, it ended the process with exit code 3",
@@ -331,9 +379,13 @@ def test_a_kind_without_checks_is_told_as_such(rules):
     [
         ({"backend.refutd": "x"}, "no check 'backend.refutd'; did you mean backend.refuted"),
         ({"backend.passes": "x"}, "backend.passes is a MUST"),
+        ({"backend.refuted": " "}, "backend.refuted is a known failure without a reason"),
+        ({"backend.refuted": None}, "backend.refuted is a known failure without a reason"),
     ],
 )
-def test_a_known_failure_of_no_check_or_of_a_must_is_an_error(rules, known, message):
+def test_a_known_failure_of_no_check_or_of_a_must_or_without_a_reason_is_an_error(
+    rules, known, message
+):
     rules(make(fake_rules.refuted, level="SHOULD"), make(fake_rules.passes))
     with pytest.raises(ConfigError, match=message):
         run_checks(subject_of(), known_failures=known)
@@ -352,8 +404,28 @@ def test_a_known_failure_that_passes_is_an_error(rules, isolation):
     known = {"backend.passes": "later"}
     results = run_checks(subject_of(), known_failures=known, isolation=isolation)
     assert outcomes(results) == [Outcome.FAILED, Outcome.PASSED]
-    assert "strike it out" in results.results[0].failure.observed
+    said = dict(told(results.results[0], results.subject))
+    assert said["observed"] == "it passes: strike it out of known_failures"
+    assert not {"so what", "mend it"} & {*said}
     assert results.code == 1
+
+
+@pytest.mark.parametrize(
+    ("need", "outcome"),
+    [
+        (fake_rules.refuted, Outcome.BLOCKED),
+        (fake_rules.blind, Outcome.UNPROVEN),
+        (fake_rules.absent, Outcome.NOT_APPLICABLE),
+    ],
+)
+def test_a_known_failure_is_about_a_check_that_was_run(rules, isolation, need, outcome):
+    rules(
+        make(need, name="first"),
+        make(fake_rules.refuted, name="it", level="SHOULD", needs=("backend.first",)),
+    )
+    results = run_checks(subject_of(), known_failures={"backend.it": "later"}, isolation=isolation)
+    assert results.results[1].outcome is outcome
+    assert "later" not in results.results[1].why
 
 
 @pytest.mark.parametrize(

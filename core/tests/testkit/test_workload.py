@@ -25,15 +25,9 @@ def one_thread():
         yield
 
 
-def served(workload, host="inline", **fields):
-    with workload.engine(host, **fields) as engine:
-        return workload.serve(engine)
-
-
 @pytest.fixture(scope="module")
 def plain():
-    with quiet_torch():
-        return served(Workload(DOUBLE, BACKEND))
+    return Workload(DOUBLE, BACKEND).run()
 
 
 def test_requests_stop_end_abort_and_step_back(plain):
@@ -46,20 +40,20 @@ def test_requests_stop_end_abort_and_step_back(plain):
 @pytest.mark.parametrize("host", ["inline", "threads", "seeded:3"])
 @pytest.mark.parametrize("runner", ["none", Recording, RecordingSegments, Replaying])
 def test_every_way_gives_the_same_answers(plain, host, runner):
-    found = served(Workload(DOUBLE, BACKEND, runner), host)
+    found = Workload(DOUBLE, BACKEND, runner).run(host)
     assert found.answers == plain.answers
     assert bool(found.replays) == (runner != "none")
 
 
 def test_the_normal_loop_gives_the_same_answers_to_who_is_not_aborted(plain):
-    found = served(Workload(DOUBLE, BACKEND), loop="normal")
+    found = Workload(DOUBLE, BACKEND).run(loop="normal")
     for got, owed in zip(found.answers, plain.answers, strict=True):
         assert got == owed or got.reason == owed.reason == "abort"
 
 
 @pytest.mark.parametrize("page", [1, 4, 16, 64])
 def test_nothing_is_leaked_whatever_the_pages(page):
-    found = served(Workload(attrs.evolve(DOUBLE, page_size=page), BACKEND))
+    found = Workload(attrs.evolve(DOUBLE, page_size=page), BACKEND).run()
     assert found.leaked == (0, 0)
     assert found.error is None
 
@@ -77,7 +71,7 @@ class Failing(Paged):
 
 
 def test_a_step_that_fails_is_told():
-    found = served(Workload(DOUBLE, Failing, requests=(Asked("a", 2),)))
+    found = Workload(DOUBLE, Failing, requests=(Asked("a", 2),)).run()
     assert "planned" in found.error
     assert found.leaked == (0, 0)
 

@@ -247,7 +247,7 @@ def test_a_table_that_the_forward_tidies_up_is_found(monkeypatch):
 
 def test_a_staging_slot_that_is_refilled_early_is_found(monkeypatch):
     def hasty(ring, words):
-        (slot,) = ring._slots
+        (slot,) = ring.slots
         return slot
 
     monkeypatch.setattr(warcore.launcher, "StagingRing", partial(StagingRing, words=512, depth=1))

@@ -26,7 +26,7 @@ _WIDTH = 100
 """Sentences are folded here, or where the terminal ends."""
 _COLUMN = 15
 """Where the text of a failure begins."""
-_COPIED = {"at", "just this", "it printed", "trace"}
+_COPIED = {"at", "just this", "also at", "it printed", "trace"}
 """Parts of a failure that are never folded: they are copied, or have lines of their own."""
 
 
@@ -87,7 +87,10 @@ def check(
             _explain(find_check(explain))
             return
         if name is None:
-            raise ConfigError("there is no plugin to check", next="warcore list-plugins")
+            raise ConfigError(
+                "there is no plugin to check",
+                next="warcore check NAME; warcore list-plugins shows the names",
+            )
         from warcore.testkit.subject import Subject
 
         target = None if json_file is None else Target.of("--json", json_file)
@@ -128,11 +131,17 @@ def _run(subject: Subject, pattern: str) -> Results:
 
     total = len(Selection.of(subject.record.kind, pattern).checks)
     screen = console()
-    screen.print(f"{subject.record} on {subject.device}", style="bold", soft_wrap=True)
     text = TextColumn("{task.description}", markup=False)
     columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with progress(*columns) as bar:
         task = bar.add_task("starting", total=total)
+        heading = [f"{subject.record} on {subject.device}"]
+
+        def starts(check: Check) -> None:
+            # Not before: what cannot be run at all is an error, and no run.
+            while heading:
+                screen.print(heading.pop(), style="bold", soft_wrap=True)
+            bar.update(task, description=check.name)
 
         def ends(result: Result) -> None:
             # Above the bar, where both are one terminal.
@@ -140,9 +149,7 @@ def _run(subject: Subject, pattern: str) -> Results:
             out.print(_line(result), style=_style(result), soft_wrap=True)
             bar.advance(task)
 
-        return run_checks(
-            subject, pattern, starts=lambda c: bar.update(task, description=c.name), ends=ends
-        )
+        return run_checks(subject, pattern, starts=starts, ends=ends)
 
 
 def _line(result: Result) -> str:

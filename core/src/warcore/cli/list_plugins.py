@@ -15,10 +15,12 @@ from warcore.cli.usage import OneOf
 from warcore.probe import Probe, probe, timeout
 from warcore.records import KINDS, PluginRecord
 from warcore.registry import ALLOWLIST, find_plugins, named
-from warcore.testkit.lastreport import kept
+from warcore.testkit.lastreport import NOT_CONFORMANT, kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from warcore.testkit.lastreport import LastReport
 
 SCHEMA = 1
 _STYLES = {"available": "green", "loaded": "green", "disabled": "dim"}
@@ -95,9 +97,15 @@ def _document(rows: Sequence[Probe], *, loading: bool) -> dict[str, object]:
     }
     if loading:
         document["loads"] = [
-            {"kind": r.record.kind, "name": r.record.name, "seconds": r.seconds, "class": r.cls}
-            for r in rows
-            if r.tried
+            {
+                "kind": row.record.kind,
+                "name": row.record.name,
+                "seconds": row.seconds,
+                "class": row.cls,
+                "note": row.note,
+            }
+            for row in rows
+            if row.tried
         ]
     checked = [
         {"kind": row.record.kind, "name": row.record.name, **attrs.asdict(report)}
@@ -112,14 +120,18 @@ def _document(rows: Sequence[Probe], *, loading: bool) -> dict[str, object]:
 def _print(rows: Sequence[Probe], *, loading: bool) -> None:
     screen = console()
     head = ("KIND", "NAME", "DISTRIBUTION", "STATE", *(("IMPORT", "CLASS") if loading else ()))
-    table = [head, *(_cells(row, loading=loading) for row in rows)]
-    first, *lines = aligned(_with_reports(table, rows))
+    reports = [kept(row.record) for row in rows]
+    cells = [_cells(row, its, loading=loading) for row, its in zip(rows, reports, strict=True)]
+    first, *lines = aligned(_with_reports([head, *cells], reports))
     screen.print(first, style="bold", soft_wrap=True)
-    for row, line in zip(rows, lines, strict=True):
+    for row, its, line in zip(rows, reports, lines, strict=True):
         record = row.record
-        screen.print(line, style=_STYLES.get(record.state, "red"), soft_wrap=True)
+        style = _STYLES.get(record.state, "red")
+        screen.print(line, style="yellow" if _refuted(its) else style, soft_wrap=True)
         if record.needs_attention:
             screen.print(f"    {record.cause}\n    Next: {record.next}", soft_wrap=True)
+        if row.note is not None:
+            screen.print(f"    {row.note}", soft_wrap=True)
     screen.print(f"\n{_footer(rows, loading=loading)}", soft_wrap=True)
 
 
@@ -129,21 +141,29 @@ def _print_none(kind: str | None) -> None:
     click.echo(f"Next: pip install PACKAGE, one with an entry point in the group {group}")
 
 
-def _cells(row: Probe, *, loading: bool) -> tuple[str, ...]:
+def _refuted(reports: Sequence[LastReport]) -> bool:
+    """Whether the last report of any device says that the plugin breaks the contract."""
+    return any(report.verdict == NOT_CONFORMANT for report in reports)
+
+
+def _cells(row: Probe, reports: Sequence[LastReport], *, loading: bool) -> tuple[str, ...]:
     record = row.record
-    cells = (record.kind, record.name, record.origin, record.state)
+    state = f"{record.state}, {NOT_CONFORMANT}" if _refuted(reports) else record.state
+    cells = (record.kind, record.name, record.origin, state)
     if not loading:
         return cells
     seconds = "" if row.seconds is None else f"{row.seconds:.2f} s"
     return (*cells, seconds, row.cls or "")
 
 
-def _with_reports(table: list[tuple[str, ...]], rows: Sequence[Probe]) -> Sequence[tuple[str, ...]]:
+def _with_reports(
+    table: list[tuple[str, ...]], reports: Sequence[Sequence[LastReport]]
+) -> Sequence[tuple[str, ...]]:
     """The table with what `warcore check` found, if it was run on any of these."""
-    reports = [", ".join(map(str, kept(row.record))) for row in rows]
     if not any(reports):
         return table
-    return [(*cells, more) for cells, more in zip(table, ["CONTRACT", *reports], strict=True)]
+    column = ["CONTRACT", *(", ".join(map(str, its)) for its in reports)]
+    return [(*cells, more) for cells, more in zip(table, column, strict=True)]
 
 
 def _footer(rows: Sequence[Probe], *, loading: bool) -> str:

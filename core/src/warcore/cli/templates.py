@@ -45,7 +45,10 @@ class Plugin:
         name = text.replace("-", "_")
         plugin = cls(kind, name)
         if not NAME.fullmatch(name):
-            what = f"{text!r} cannot be a plugin's name, which takes small letters, digits and `-`"
+            what = (
+                f"{text!r} cannot be a plugin's name, which begins with a small letter and takes "
+                "small letters, digits and `-`"
+            )
             raise ConfigError(what, next=f"warcore new {kind} {_near(text)}")
         for prefix in (f"warcore_{kind}_", "warcore_"):
             if name.startswith(prefix):
@@ -138,4 +141,5 @@ def _near(text: str) -> str:
     """A name that would do, made of `text`; NAME if little is left of it."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text)
     near = re.sub(r"[^a-z0-9]+", "-", spaced.lower()).strip("-")
+    near = f"my-{near}" if near[:1].isdigit() else near
     return near if NAME.fullmatch(near.replace("-", "_")) else "NAME"

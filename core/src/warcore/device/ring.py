@@ -21,30 +21,32 @@ class EventRing:
         if depth < 1:
             raise ValueError(f"a ring of {depth} events has no slot")
         self._device = device
-        self._events: list[Event | None] = [None] * depth
-        self._held: list[Ticket | None] = [None] * depth
+        self.events: list[Event | None] = [None] * depth
+        """Of each slot; None: not used yet."""
+        self.held: list[Ticket | None] = [None] * depth
+        """The ticket that holds each slot; None: free."""
         self._next = 0
 
     def record(self) -> Ticket:
         """Record the next slot on the current stream; the ticket holds it until `release`."""
         slot = self._next
-        held = self._held[slot]
+        held = self.held[slot]
         if held is not None:
             raise DeviceError(
-                f"slot {slot} of an event ring of {len(self._events)} is still held by an older "
+                f"slot {slot} of an event ring of {len(self.events)} is still held by an older "
                 "launch: recording it again would move that launch's fence",
                 next="wait on, supersede or discard the older ticket, then release it",
             )
-        event = self._events[slot]
+        event = self.events[slot]
         if event is None:
-            event = self._events[slot] = self._device.event()
+            event = self.events[slot] = self._device.event()
         ticket = event.record()
-        self._held[slot] = ticket
-        self._next = (slot + 1) % len(self._events)
+        self.held[slot] = ticket
+        self._next = (slot + 1) % len(self.events)
         return ticket
 
     def release(self, ticket: Ticket) -> None:
         """Give the slot back. A ticket that this ring does not hold is ignored."""
-        for slot, held in enumerate(self._held):
+        for slot, held in enumerate(self.held):
             if held == ticket:
-                self._held[slot] = None
+                self.held[slot] = None

@@ -18,6 +18,8 @@ from warcore.testkit.verdict import Verdict, is_home
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from warcore.testkit.mishaps import Mishap
+
 TIMEOUT_VARIABLE: Final = "WARCORE_CHECK_TIMEOUT"
 """Environment variable: seconds that one check may take; 60 if it is not set, 600 for `--all`."""
 _KEPT = 4000
@@ -61,7 +63,7 @@ def ended(task: dict[str, Any], code: int | None, took: float, *, died: bool) ->
     loaded = bool(homes)
     file = task["record"]["file"]
     stacks = _read(task, "stacks")
-    place = _place(stacks, json.loads(homes) if homes else _around(file))
+    place = _place(stacks, json.loads(homes) if homes else homes_around(file))
     where = "" if place is None else str(place)
     if code == UNWRITTEN:
         why = "what came of it could not be written down: is there room on the disk?"
@@ -74,7 +76,8 @@ def ended(task: dict[str, Any], code: int | None, took: float, *, died: bool) ->
     else:
         why = _end(code, task["seconds"])
     doing = "" if loaded else "while it was loaded, "
-    failure = Failure(task["rule"], f"{doing}{why}", where)
+    mishap: Mishap = "hung" if code is None and not died else "ended the process"
+    failure = Failure(task["rule"], f"{doing}{why}", where, mishap=mishap)
     return Ended(Verdict(Outcome.FAILED, failure=failure, trace=stacks), loaded, output, took)
 
 
@@ -101,7 +104,7 @@ def _place(stacks: str, homes: Sequence[str]) -> Place | None:
     return None
 
 
-def _around(file: str | None) -> list[str]:
+def homes_around(file: str | None) -> list[str]:
     """The homes of a plugin that was not loaded, as far as its record tells."""
     if file is None:
         return []

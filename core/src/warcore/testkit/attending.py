@@ -24,9 +24,13 @@ class Attending:
 
     So the same token gives the same numbers in whatever batch it is, and what attention owes is
     known without a second engine. Its logits are the outputs of all layers side by side.
+    enters: told of each layer's attention, as a part of the body.
     """
 
-    def __init__(self, shape: Shape, rows: int, device: torch.device) -> None:
+    def __init__(
+        self, shape: Shape, rows: int, device: torch.device, enters: Callable[[str], None]
+    ) -> None:
+        self._enters = enters
         self.layers = tuple(
             Layer(i, shape.q_heads, shape.kv_heads, shape.head_dim, shape.head_dim**-0.5, window)
             for i, window in enumerate(shape.windows)
@@ -54,6 +58,7 @@ class Attending:
         outs = []
         for layer, tables in zip(self.layers, self._qkv, strict=True):
             q, k, v = (table[row, batch.positions] for table in tables)
+            self._enters(f"body, layer {layer.index}")
             outs.append(_shaped(attend(q, k, v, layer), q).flatten(1))
         out = torch.cat(outs, 1)
         return Output(out if batch.logits_at is None else out.index_select(0, batch.logits_at))

@@ -88,7 +88,7 @@ def position_of_marker(stand: Stand, batch: ForwardBatch) -> Position:
 
     Unproven where no stream can be held, or where the step has no marker to ask for.
     """
-    around = stand.around
+    around = stand.tables.around
     if around is None:
         raise Unproven("markers are held on CUDA only")
     return Position(

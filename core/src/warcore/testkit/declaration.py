@@ -88,8 +88,9 @@ def _verdict(
         return None, "nothing is claimed: a step is coarse unless its snapshot says otherwise"
     failed = [r for name in REFUTING if (r := by_check.get(name)) and r.outcome in _FAILED]
     for result in failed:
-        if _is_about(result, mode, graphs):
-            return REFUTED, _seen(result)
+        seen = _seen(result, mode, graphs)
+        if seen is not None:
+            return REFUTED, seen
     guard, poison = (by_check.get(name) for name in (GUARD, POISON))
     if _passed(by_check.get(ADDRESSES)) and ends != "POST_REPLAY":
         return PROVED_FOR_GRAPH, "no address of the tables behind its event"
@@ -102,22 +103,31 @@ def _verdict(
     return UNPROVEN, _because(guard, poison, *failed)
 
 
-def _is_about(result: Result, mode: str, graphs: list[str]) -> bool:
-    """Whether a failure was seen in such a step; one without a cell is about every step."""
-    cell = result.failure.cell if result.failure is not None else ""
-    return not cell or any(cell.startswith(f"{mode}-{graph}-") for graph in graphs)
-
-
 def _is_named(result: Result, mode: str) -> bool:
     return result.failure is not None and f"for {mode} steps" in result.failure.declared
 
 
-def _seen(result: Result) -> str:
-    """Who saw it, and where."""
-    assert result.failure is not None
+def _seen(result: Result, mode: str, graphs: list[str]) -> str | None:
+    """Who saw it in such a step, and in which one; None if nobody did.
+
+    A failure without a cell is about every step; a mishap says nothing about any.
+    """
     failure = result.failure
-    by = f"seen by {', '.join(failure.seen_by)}" if failure.seen_by else str(result.check)
-    return f"{by}, in {failure.cell}" if failure.cell else by
+    if failure is None or failure.mishap:
+        return None
+    if not failure.cell:
+        return _by(result, failure.seen_by)
+    lines = [(failure.seen_by, (failure.cell, *failure.cells))]
+    lines += [(each.seen_by, each.cells) for each in failure.elsewhere]
+    for seen_by, cells in lines:
+        for cell in cells:
+            if any(cell.startswith(f"{mode}-{graph}-") for graph in graphs):
+                return f"{_by(result, seen_by)}, in {cell}"
+    return None
+
+
+def _by(result: Result, seen_by: tuple[str, ...]) -> str:
+    return f"seen by {', '.join(seen_by)}" if seen_by else str(result.check)
 
 
 def _passed(result: Result | None) -> bool:

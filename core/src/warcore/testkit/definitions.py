@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import inspect
 import traceback
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from warcore.testkit.access import Place
+from warcore.testkit.outcome import Failure, Refuted
 from warcore.testkit.sources import place_of
 from warcore.testkit.verdict import homes_of, is_home
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 def definition(cls: Any, method: str) -> str:
@@ -59,3 +63,30 @@ def with_methods(cls: Any, **methods: Callable[..., Any]) -> Any:
     """A subclass of `cls` with these methods, under the same name."""
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return type(cls.__name__, (cls,), {**names, **methods})
+
+
+def with_context(cls: Any, **fields: Any) -> Any:
+    """The same of a class whose instances find these fields in their contexts."""
+
+    def __init__(self: Any, ctx: Any) -> None:  # noqa: N807 - the class's own
+        cls.__init__(self, attrs.evolve(ctx, **fields))
+
+    return with_methods(cls, __init__=__init__)
+
+
+@contextmanager
+def judged(cls: Any, declared: str, cell: str, when: str = "") -> Iterator[None]:
+    """Within, an error that a plugin's own code has led to refutes what it has declared.
+
+    when: the beginning of what is said of it.
+    """
+    try:
+        yield
+    except Refuted:
+        raise
+    except Exception as error:
+        where = line_of(error, cls)
+        if not where:
+            raise
+        what = f"{when}it raised {type(error).__name__}: {error}"
+        raise Refuted(Failure(declared, what, where, cell=cell)) from error

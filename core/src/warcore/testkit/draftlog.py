@@ -14,6 +14,7 @@ from warcore.testkit.definitions import with_methods
 if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
     from warcore.spec import Accepted
+    from warcore.testkit.workload import Answer, Asked
 
 
 @attrs.define(eq=False)
@@ -60,6 +61,10 @@ class DraftLog:
     def draws(self) -> bool:
         """Whether it ever said what its tokens were drawn from."""
         return any(isinstance(d, Draft) and d.probs is not None for d in self.drafts)
+
+    def excuses(self, asked: Asked, _: Answer) -> bool:
+        """Whether an answer may be another one because it was drawn: its distribution is judged."""
+        return bool(asked.temperature) and self.draws
 
     def equals(self, other: DraftLog) -> bool:
         """Whether both runs proposed and left the same."""

@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from warcore.device.operations import noting_origins
+from warcore.device.operations import CORE, noting_origins
 from warcore.samplingparams import SamplingParams
-from warcore.statics import Statics
+from warcore.testkit.answers import refuse_failures
 from warcore.testkit.attribution import Attribution
 from warcore.testkit.enginetouches import watch_races, watched_tensors
 from warcore.testkit.hostcopies import HostCopies
+from warcore.testkit.insides import Insides
+from warcore.testkit.outcome import Failure, Refuted, Unproven
 from warcore.testkit.ownthreads import threads_started
 from warcore.testkit.races import RaceDetector
+from warcore.testkit.walk import quiet_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import torch
 
@@ -49,16 +52,48 @@ def races_of(workload: Workload, host: str = "inline", **fields: Any) -> Watched
     return attrs.evolve(found, unseen=(*found.unseen, *threads))
 
 
+def refuse_race(found: Watched, declared: str, cell: str, where: str | None = None) -> None:
+    """Refuted if there is a race. where: the line to show; None: the first one of a plugin."""
+    if found.races:
+        race, more = found.races[0], len(found.races) - 1
+        where = _line_of(race) if where is None else where
+        raise Refuted(Failure(declared, str(race), where, ("happens-before",), cell, more))
+
+
+def refuse_races(
+    loads: Iterable[tuple[str, Workload]], declared: str, where: str | None = None
+) -> None:
+    """Refuted at the first race in an engine that serves one of `loads`, by cell, or if it fails.
+
+    Unproven at the end if something was out of the detector's sight.
+    """
+    unseen: tuple[str, ...] = ()
+    for cell, load in loads:
+        with quiet_torch():
+            found = races_of(load)
+        refuse_race(found, declared, cell, where)
+        refuse_failures(found.served, cell)
+        unseen = unseen or found.unseen
+    if unseen:
+        raise Unproven(f"out of the detector's sight: {unseen[0]}")
+
+
+def _line_of(race: Race) -> str:
+    places = [each.place for each in (race.first, race.second) if each.place is not None]
+    places.sort(key=lambda place: place.file.startswith(CORE))
+    return str(places[0]) if places else ""
+
+
 def _watched(engine: Engine, workload: Workload) -> Watched:
-    device = engine._assembly.device  # noqa: SLF001 - the kit looks inside on purpose
-    detector = RaceDetector(device)
-    attribution = Attribution(watched_tensors(engine) | _statics(engine), detector.see)
-    copies = HostCopies(detector, _device_memory(engine))
+    insides, tensors = Insides(engine), watched_tensors(engine)
+    detector = RaceDetector(insides.device)
+    attribution = Attribution(tensors | _statics(insides), detector.see)
+    copies = HostCopies(detector, _device_memory(insides, tensors.values()))
     served = None
     with watch_races(engine, attribution, copies, detector=detector):
         try:
             served = workload.serve(engine)
-            device.synchronize()
+            insides.device.synchronize()
         except Exception:
             if not detector.races:
                 raise
@@ -66,40 +101,27 @@ def _watched(engine: Engine, workload: Workload) -> Watched:
     return Watched(detector.races, served, unseen)
 
 
-def _statics(engine: Engine) -> dict[str, torch.Tensor]:
+def _statics(insides: Insides) -> dict[str, torch.Tensor]:
     """The static memory that its plugins have taken so far."""
-    return {f"static {name!r}": tensor for name, tensor in _named(engine).items()}
-
-
-def _named(engine: Engine) -> dict[str, torch.Tensor]:
-    assembly: Any = engine._assembly  # noqa: SLF001 - as above
-    target, *drafts = assembly.scheduler.launcher._step._runners  # noqa: SLF001 - as above
-    contexts = [("", target._backend.ctx)]  # noqa: SLF001
-    if target.captures is not None:
-        contexts.append(("", target.captures._runner.ctx))  # noqa: SLF001
-    for number, draft in enumerate(drafts, 1):
-        contexts.append((f" of draft {number}", draft._backend.ctx))  # noqa: SLF001
-    for plugin, stage in assembly.wired.engine_scope.stagers:
-        context = getattr(getattr(stage, "__self__", None), "ctx", None)
-        contexts.append((f" of {plugin}", context))
     found: dict[str, torch.Tensor] = {}
-    for whose, ctx in contexts:
-        statics = getattr(getattr(ctx, "static", None), "__self__", None)
-        named = statics._named if isinstance(statics, Statics) else {}  # noqa: SLF001
-        found |= {f"{name}{whose}": tensor for name, tensor in named.items()}
+    for number, (plugin, statics) in enumerate(insides.statics.items()):
+        whose = f" of {plugin}" if number else ""
+        found |= {f"static '{name}{whose}'": tensor for name, tensor in statics.named.items()}
     return found
 
 
-def _device_memory(engine: Engine) -> Callable[[int], bool]:
+def _device_memory(insides: Insides, fixed: Iterable[torch.Tensor]) -> Callable[[int], bool]:
     """Whether an address is that of memory which the core made for the device."""
-    step: Any = engine._assembly.scheduler.launcher._step  # noqa: SLF001 - as above
-    fixed = [*watched_tensors(engine).values()]
-    for runner in step._runners:  # noqa: SLF001 - as above
-        fixed += [memory for layer in runner._backend.ctx.kv for memory in layer.values()]  # noqa: SLF001
-    known = {tensor.untyped_storage().data_ptr() for tensor in fixed}
+    caches = [
+        memory
+        for runner in insides.runners
+        for layer in runner.recorded.backend.ctx.kv
+        for memory in layer.values()
+    ]
+    known = {tensor.untyped_storage().data_ptr() for tensor in (*fixed, *caches)}
 
     def is_device(address: int) -> bool:
-        later = {tensor.untyped_storage().data_ptr() for tensor in _named(engine).values()}
+        later = {tensor.untyped_storage().data_ptr() for tensor in _statics(insides).values()}
         return address in known or address in later
 
     return is_device

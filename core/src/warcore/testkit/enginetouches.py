@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warcore.statics import Statics
+from warcore.testkit.insides import Insides
 from warcore.testkit.races import RaceDetector
 from warcore.testkit.several import Several
 from warcore.testkit.wrapping import Wrapping
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from warcore.device import Observer
     from warcore.engine import Engine
     from warcore.launch import Launch
+    from warcore.staging import StagingRing
     from warcore.testkit.access import Kind
 
 REQ_TO_TOKEN, RELAY_TOKENS, RELAY_LENGTHS = "req_to_token", "relay.tokens", "relay.lengths"
@@ -40,7 +41,7 @@ def watch_races(
     others: see what happens on the device behind the detector; detector: the one that they tell.
     DeviceError if somebody watches the device already.
     """
-    device = engine._assembly.device  # noqa: SLF001 - the kit looks inside on purpose
+    device = Insides(engine).device
     with (
         detector or RaceDetector(device) as found,
         EngineTouches(engine, found),
@@ -51,9 +52,8 @@ def watch_races(
 
 def watched_tensors(engine: Engine) -> dict[str, torch.Tensor]:
     """The tensors that streams share, under the names by which a detector is told of them."""
-    assembly: Any = engine._assembly  # noqa: SLF001 - as above
-    relay = assembly.scheduler.launcher._step._relay  # noqa: SLF001 - as above
-    tables = assembly.wired.shared.tables
+    insides = Insides(engine)
+    relay, tables = insides.relay, insides.shared.tables
     found = {
         REQ_TO_TOKEN: tables.req_to_token,
         RELAY_TOKENS: relay.tokens,
@@ -73,13 +73,13 @@ class EngineTouches:
 
     def __init__(self, engine: Engine, detector: RaceDetector) -> None:
         self._detector = detector
-        self._device = engine._assembly.device  # noqa: SLF001 - the kit looks inside on purpose
+        insides = Insides(engine)
+        self._device = insides.device
         self._tensors = watched_tensors(engine)
         self._wrapping = wrap = Wrapping()
-        launcher: Any = engine._assembly.scheduler.launcher  # noqa: SLF001
-        step, shared = launcher._step, launcher._shared  # noqa: SLF001
-        batching = step._batching  # noqa: SLF001
-        self._page_bytes = shared._page_size * shared.tables.req_to_token.element_size()  # noqa: SLF001
+        launcher, step, batching = insides.launcher, insides.step, insides.batching
+        shared = insides.shared
+        self._page_bytes = shared.page_size * shared.tables.req_to_token.element_size()
         wrap.before(launcher, "launch", self._count_step)
         wrap.after(launcher, "collect", self._collected)
         wrap.before(shared, "_write_pages", partial(self._writes, REQ_TO_TOKEN))
@@ -88,9 +88,9 @@ class EngineTouches:
         wrap.before(batching, "batch", self._reads_inputs)
         wrap.after(step, "_forward", self._wrote_result)
         wrap.before(step, "_void", lambda _: self._whole("write", RELAY_LENGTHS, "Step._void"))
-        wrap.before(step._relay, "publish", self._publishes)  # noqa: SLF001
-        for buffer, ring in _rings(engine):
-            self._watch_ring(buffer, ring)
+        wrap.before(insides.relay, "publish", self._publishes)
+        self._watch_ring("staging of the launcher", insides.staging)
+        self._watch_ring("staging of the backend", next(iter(insides.statics.values())).staging)
 
     def __enter__(self) -> Self:
         return self
@@ -161,7 +161,7 @@ class EngineTouches:
 
     # ---- host memory on its way ------------------------------------------------------------------
 
-    def _watch_ring(self, buffer: str, ring: Any) -> None:
+    def _watch_ring(self, buffer: str, ring: StagingRing) -> None:
         """Host code fills a slot, and the ring's stream copies it when it comes so far."""
         touch = self._detector.touch
         into: list[torch.Tensor | None] = [None]
@@ -173,29 +173,20 @@ class EngineTouches:
             at, size = slot.memory.data_ptr(), 8 * words
             touch(buffer, "write", 0, size, operation="StagingRing.put", by_host=True, base=at)
             copies = partial(copied, at, size, into[0])
-            if self._device.current_stream() is ring._stream:  # noqa: SLF001
+            if self._device.current_stream() is ring.stream:
                 copies()
             else:
-                self._detector.when_next_starts(ring._stream, copies)  # noqa: SLF001
+                self._detector.when_next_starts(ring.stream, copies)
 
         def copied(at: int, size: int, target: torch.Tensor | None) -> None:
             touch(buffer, "read", 0, size, operation="StagingRing copy", base=at)
             if target is not None:
                 self._memory("write", STEP_INPUTS, target, "StagingRing copy")
 
-        for slot in ring._slots:  # noqa: SLF001
+        for slot in ring.slots:
             self._detector.hear(slot.event)
         self._wrapping.before(ring, "put", put)
         self._wrapping.after(ring, "_vacant", filled)
-
-
-def _rings(engine: Engine) -> Iterator[tuple[str, Any]]:
-    """Every ring of host memory: the launcher's, and the one behind the backend's `ctx.stage`."""
-    yield "staging of the launcher", engine._assembly.scheduler.launcher._staging  # noqa: SLF001
-    backend: Any = engine._assembly.runner._backend  # noqa: SLF001 - as above
-    statics = getattr(backend.ctx.stage, "__self__", None)
-    if isinstance(statics, Statics):
-        yield "staging of the backend", statics._staging  # noqa: SLF001
 
 
 def _spans(starts: Iterable[int], size: int) -> Iterator[tuple[int, int]]:

@@ -41,7 +41,6 @@ class Gates(Observer):
         self.foreign: list[Ticket] = []
         """What was recorded in the last step, and not by the core."""
         self.gated = _gated(cls, self)
-        self._capture: Any = None
         self._recorded: list[Ticket] = []
 
     def watch(self, stand: Stand, batch: ForwardBatch) -> None:
@@ -110,15 +109,15 @@ def _gated(cls: Any, gates: Gates) -> Any:
 
 
 def _device_of(backend: Any) -> Any:
-    return backend.ctx.static.__self__._device  # noqa: SLF001 - the kit looks inside on purpose
+    return backend.ctx.static.__self__.device
 
 
 def _events_of_the_core(stand: Stand) -> set[Event]:
     """What the core records in a step: rings, markers, and its copies for the backend."""
-    runners = stand._runners.values()  # noqa: SLF001 - as above
-    events = {event for runner in runners for event in runner._ring._events if event}  # noqa: SLF001
+    runners = stand.runners.values()
+    events = {event for runner in runners for event in runner.ring.events if event}
     captures = [runner.captures for runner in runners if runner.captures is not None]
     for each in captures:
-        events |= {marker for marker in each._markers.values() if marker}  # noqa: SLF001
+        events |= {marker for marker in each.markers.values() if marker}
     statics: Any = stand.backend.ctx.stage.__self__
-    return events | {slot.event for slot in statics._staging._slots}  # noqa: SLF001
+    return events | {slot.event for slot in statics.staging.slots}

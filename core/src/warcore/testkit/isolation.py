@@ -149,7 +149,10 @@ def time_limit(*, thorough: bool) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise ConfigError(f"{TIMEOUT_VARIABLE}={text} is not a number of seconds above 0")
+        raise ConfigError(
+            f"{TIMEOUT_VARIABLE}={text} is not a number of seconds above 0",
+            next=f"{TIMEOUT_VARIABLE}=120, or unset {TIMEOUT_VARIABLE}",
+        )
     return seconds
 
 

@@ -7,7 +7,7 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from warcore.records import PluginRecord
     from warcore.testkit.results import Results
 
+NOT_CONFORMANT: Final = "not conformant"
+"""The verdict of a run that has refuted a plugin."""
 _SCHEMA = 1
 
 

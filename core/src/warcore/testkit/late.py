@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
 import torch
 
 from warcore.contract import ForwardMode, SharedReadEnds
+from warcore.device.operations import noting_origins
 from warcore.testkit.attribution import Attribution
+from warcore.testkit.elements import element, region
 from warcore.testkit.guard import PageGuard, supported
+from warcore.testkit.naming import Extent, Naming
 from warcore.testkit.outcome import Failure, Unproven
 from warcore.testkit.walk import cells_of, declared, stands
 
@@ -18,11 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from warcore.batch import ForwardBatch
+    from warcore.device import Observer
     from warcore.testkit.access import Access
     from warcore.testkit.cell import Cell
-    from warcore.testkit.guard import Fault, Window
+    from warcore.testkit.endingfence import End
+    from warcore.testkit.fault import Fault
     from warcore.testkit.stand import Stand
     from warcore.testkit.subject import Subject
+    from warcore.testkit.window import Window
 
 
 BASELINES = 3
@@ -38,19 +46,23 @@ def page_guard() -> PageGuard:
 
 
 def late_accesses(subject: Subject) -> Iterator[Failure]:
-    """A failure for each cell in which something is touched too late."""
+    """A failure for each cell in which something is touched too late, and each line that does."""
     shown = False
-    with page_guard() as guard:
+    # A replay's touches have the lines of its capture then.
+    with page_guard() as guard, noting_origins():
         for stand in stands(subject, guard=guard):
             window = guard.window("forward")
             for cell in cells_of(subject, stand):
+                lines: set[str] = set()
                 for batch in stand.steps(cell) if tells_an_end(stand, cell) else ():
                     claim = declared(stand, cell)
-                    found = late_access(stand, batch, window, claim, str(cell), shows=not shown)
-                    if found is not None:
-                        shown = shown or "poison" in found.seen_by
-                        yield found
-                        break
+                    for late in late_access(
+                        stand, batch, window, claim, str(cell), shows=not shown
+                    ):
+                        shown = shown or "poison" in late.seen_by
+                        if late.where not in lines:
+                            lines.add(late.where)
+                            yield late
 
 
 def tells_an_end(stand: Stand, cell: Cell) -> bool:
@@ -69,8 +81,8 @@ def late_access(
     cell: str,
     *,
     shows: bool = True,
-) -> Failure | None:
-    """What a step touches after the end of its reads; None: nothing.
+) -> list[Failure]:
+    """What a step touches after the end of its reads, each line once; none: nothing.
 
     The page guard gives the verdict. The step is then run again: under attribution, which names
     operation and line, and, with `shows`, with other tables from that end on, which may show in
@@ -78,22 +90,25 @@ def late_access(
     """
     faults = _closed(stand, batch, window)
     if not faults:
-        return None
-    seen_by = ["guard"]
-    access = _named(stand, batch)
-    where = phase = operation = ""
-    if access is not None:
-        seen_by.append("attribution")
-        phase = f" in phase {access.phase}" if access.phase else ""
-        operation, where = f": {access.operation}", str(access.place or "")
-    so = ""
+        return []
+    lines: dict[str, Failure] = {}
+    for access in _named(stand, batch, window) or [unnamed(faults[0])]:
+        where = str(access.place or "")
+        code = faults[0].code if not lines else ""
+        what = told(stand, access, "read later", "written later", code)
+        lines.setdefault(where, Failure(claim, what, where, _ordered(access), cell))
+    first, *others = lines.values()
     with suppress(Unproven):
         pattern = changed_by(stand, batch) if shows else None
         if pattern is not None:
-            seen_by.append("poison")
-            so = f"; the output changes with {pattern}"
-    what = f"{_told(stand, faults[0])}{operation}{phase}{so}"
-    return Failure(claim, what, where, tuple(seen_by), cell)
+            what = f"{first.observed}; the output changes with {pattern}"
+            first = attrs.evolve(first, observed=what, seen_by=(*first.seen_by, "poison"))
+    return [first, *others]
+
+
+def _ordered(access: Access) -> tuple[str, ...]:
+    """Its detectors: who gives the verdict first."""
+    return tuple(each for each in ("guard", "attribution") if each in access.seen_by)
 
 
 def _closed(stand: Stand, batch: ForwardBatch, window: Window) -> list[Fault]:
@@ -105,33 +120,64 @@ def _closed(stand: Stand, batch: ForwardBatch, window: Window) -> list[Fault]:
     return faults
 
 
-def _named(stand: Stand, batch: ForwardBatch) -> Access | None:
-    """The first touch after the declared end, by operation and line."""
-    late: list[Access] = []
-    ended: list[bool] = []
+def _named(stand: Stand, batch: ForwardBatch, window: Window) -> list[Access]:
+    """The touches after the declared end, in order, by operation and line.
+
+    The readers' view is closed again behind each call, so that the guard has seen every one: a call
+    that could have touched the tables and did not is not among them.
+    """
+    guard = window.guard
+    extents = {
+        name: Extent(str(guard.name_of(table)), [(0, table.nbytes)])
+        for name, table in stand.tables.named.items()
+    }
+    naming = Naming(extents, threading.current_thread().name)
+
+    def since() -> list[tuple[Fault, str]]:
+        found = guard.look()
+        if found:
+            window.rearm()
+        return [(fault, fault.phase) for fault in found]
 
     def tell(access: Access) -> None:
-        if ended:
-            late.append(access)
+        if window.closed:
+            naming.told(access, since())
 
-    watched(stand, batch, Attribution(stand.shared, tell), ended)
-    return late[0] if late else None
-
-
-def watched(stand: Stand, batch: ForwardBatch, attribution: Attribution, ended: list[bool]) -> None:
-    """Run a step under attribution; `ended` gets an element at the declared end."""
-    with stand.watched_by(attribution):
-        stand.run(batch, lambda: ended.append(True))
+    try:
+        watched(stand, batch, Attribution(stand.tables.named, tell), window.close)
+        return naming.finish(since())
+    finally:
+        window.open()
 
 
-def _told(stand: Stand, fault: Fault) -> str:
-    touched = "written" if fault.kind == "write" else "read"
-    by = fault.code or "native code"
-    entry = fault.offset // stand.table.element_size()
-    if fault.buffer != "req_to_token":
-        return f"{fault.buffer} was {touched} later, near slot {entry}, by {by}"
-    row, position = divmod(entry, stand.table.shape[1])
-    return f"{fault.buffer} was {touched} later, near row {row}, position {position}, by {by}"
+def watched(stand: Stand, batch: ForwardBatch, watcher: Observer, end: End | None = None) -> None:
+    """Run a step that `watcher` hears of too; `end` is called at the declared end."""
+    with stand.watched_by(watcher):
+        stand.run(batch, end)
+
+
+def told(stand: Stand, access: Access, read: str, written: str, code: str = "") -> str:
+    """Which elements of the tables a touch was of, by what operation, in which phase.
+
+    code: the library that the guard has seen at it.
+    """
+    table = stand.tables.named[access.buffer]
+    done = written if access.kind == "write" else read
+    by = ": ".join(dict.fromkeys(filter(None, (code, access.operation)))) or "native code"
+    phase = f" in phase {access.phase}" if access.phase else ""
+    if access.place is None:
+        # The guard alone has seen it: it knows where a page was touched, not how far that went.
+        place = element(table, access.start)
+        return f"{access.buffer} was {done}, near {place}, by {by}{phase}"
+    which = region(access.buffer, table, access.start, access.stop)
+    return f"{which} was {done} by {by}{phase}"
+
+
+def unnamed(fault: Fault) -> Access:
+    """A touch that only the guard has seen."""
+    access = fault.access()
+    name = fault.buffer.partition("#")[0]
+    return attrs.evolve(access, buffer=name, operation=fault.code)
 
 
 def changed_by(stand: Stand, batch: ForwardBatch) -> str | None:
@@ -147,10 +193,10 @@ def changed_by(stand: Stand, batch: ForwardBatch) -> str | None:
         if not torch.equal(quiet, output):
             return name
     # Where the host cannot come between a replay's marker and the rest, the table stands for both.
-    if stand.map is None or stand.one_launch:
+    if stand.tables.map is None or stand.one_launch:
         return None
     for name, slots in _map_patterns(stand).items():
-        output, _ = stand.run(batch, partial(stand.write_map, slots))
+        output, _ = stand.run(batch, partial(stand.tables.write_map, slots))
         if not torch.equal(quiet, output):
             return name
     return None
@@ -158,17 +204,17 @@ def changed_by(stand: Stand, batch: ForwardBatch) -> str | None:
 
 def _map_patterns(stand: Stand) -> dict[str, torch.Tensor]:
     """Maps to overwrite with: other valid slots, and the padding slot."""
-    assert stand.map is not None
+    assert stand.tables.map is not None
     size = stand.shape.page_size
     return {
-        "the map's pages in another order": stand.map.roll(size),
-        "a map to the padding slot": torch.zeros_like(stand.map),
+        "the map's pages in another order": stand.tables.map.roll(size),
+        "a map to the padding slot": torch.zeros_like(stand.tables.map),
     }
 
 
 def _patterns(stand: Stand) -> dict[str, torch.Tensor]:
     """Tables to overwrite with: other valid slots, the padding slot, and the last one."""
-    slots = stand.slots
+    slots = stand.tables.slots
     return {
         "the rows in another order": slots.flip(0).roll(1, 0),
         "the padding slot everywhere": torch.zeros_like(slots),

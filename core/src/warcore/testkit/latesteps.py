@@ -16,9 +16,11 @@ from warcore.fence import FenceReason
 from warcore.testkit.attribution import Attribution
 from warcore.testkit.definitions import line_of
 from warcore.testkit.draftlog import DraftLog
+from warcore.testkit.elements import region
+from warcore.testkit.insides import Insides
 from warcore.testkit.late import page_guard
 from warcore.testkit.outcome import Failure
-from warcore.testkit.specworkload import agree, guarded_engine
+from warcore.testkit.specworkload import guarded_engine
 from warcore.testkit.walk import quiet_torch
 from warcore.testkit.wrapping import Wrapping
 
@@ -28,15 +30,12 @@ if TYPE_CHECKING:
     from warcore.engine import Engine
     from warcore.launch import Launch
     from warcore.testkit.access import Access
-    from warcore.testkit.guard import Fault
+    from warcore.testkit.fault import Fault
     from warcore.testkit.workload import Served, Workload
 
     Load = Callable[[DraftLog], Workload]
     """The workload of one run, whose algorithm is written down."""
     Which = Callable[[Launch], bool]
-
-DECODES = "steps with drafts"
-PREFILLS = "prefill steps"
 
 
 def is_decode(launch: Launch) -> bool:
@@ -68,8 +67,7 @@ def at_ends(
 
     Inline host devices only. The launches of which `ended` was called.
     """
-    wrapping, found = Wrapping(), list[Any]()
-    step: Any = engine._assembly.scheduler.launcher._step  # noqa: SLF001 - the kit looks inside
+    found = list[Any]()
 
     def around(method: Callable[..., Any]) -> Callable[..., Any]:
         def run(launch: Launch) -> None:
@@ -77,30 +75,28 @@ def at_ends(
             if fence is None or not which(launch):
                 method(launch)
                 return
-            inner, fine = Wrapping(), list[bool]()
+            fine = list[bool]()
 
             def offered(*_: object) -> None:
                 if fence.settled and fence.reason is FenceReason.FINE and not fine:
                     fine.append(True)
                     ended()
 
-            inner.after(fence, "offer", offered)
             try:
-                method(launch)
+                with Wrapping() as inner:
+                    inner.after(fence, "offer", offered)
+                    method(launch)
             finally:
-                inner.restore()
                 if fine:
                     found.append(launch)
                     over()
 
         return run
 
-    # Where the work ends; what follows is the core's own.
-    wrapping.wrap(step, "_forward", around)
-    try:
+    with Wrapping() as wrapping:
+        # Where the work ends; what follows is the core's own.
+        wrapping.wrap(Insides(engine).step, "_forward", around)
         yield found
-    finally:
-        wrapping.restore()
 
 
 def look(load: Load, which: Which, cls: Any) -> tuple[Late, Served]:
@@ -128,8 +124,7 @@ def _noting_refusals(
     engine: Engine, late: Late, which: Which, log: DraftLog, cls: Any
 ) -> Iterator[None]:
     """Note each phase that the core refuses to run, for it would read too late."""
-    wrapping = Wrapping()
-    step: Any = engine._assembly.scheduler.launcher._step  # noqa: SLF001 - as above
+    insides = Insides(engine)
     current: list[Any] = []
     refused: list[str] = []
 
@@ -138,15 +133,15 @@ def _noting_refusals(
 
     def asked(is_late: object, runner: Any) -> None:
         if is_late and which(current[0]):
-            refused.append(runner._role)  # noqa: SLF001 - as above
+            refused.append(runner.role)
 
-    wrapping.before(step, "run", begins)
-    for runner in step._runners:  # noqa: SLF001 - as above
-        wrapping.after(runner, "_comes_too_late", lambda is_late, r=runner: asked(is_late, r))
     try:
-        yield
+        with Wrapping() as wrapping:
+            wrapping.before(insides.step, "run", begins)
+            for each in insides.runners:
+                wrapping.after(each, "_comes_too_late", lambda is_late, r=each: asked(is_late, r))
+            yield
     finally:
-        wrapping.restore()
         line = line_of(log.errors[0], cls) if log.errors else ""
         late.refused += [(role, line) for role in refused]
 
@@ -161,12 +156,14 @@ def told(load: Load, which: Which, late: Late) -> Failure | None:
         return None
     fault, seen_by = late.faults[0], ["guard"]
     phase = f" in phase {fault.phase}" if fault.phase else ""
-    what = f"{fault.buffer} was touched after the step's event{phase}, by {_code(fault)}"
-    where = ""
-    access = _named(load, which)
-    if access is not None:
+    by = fault.code or "native code"
+    elements, where = fault.buffer, ""
+    named = _named(load, which)
+    if named is not None:
         seen_by.append("attribution")
-        what, where = f"{what}: {access.operation}", str(access.place or "")
+        access, elements = named
+        by, where = f"{by}: {access.operation}", str(access.place or "")
+    what = f"{elements} was touched after the step's event{phase}, by {by}"
     changed = _changed(load, which)
     if changed:
         seen_by.append("poison")
@@ -174,12 +171,8 @@ def told(load: Load, which: Which, late: Late) -> Failure | None:
     return Failure("", what, where, tuple(seen_by))
 
 
-def _code(fault: Fault) -> str:
-    return fault.code or "native code"
-
-
-def _named(load: Load, which: Which) -> Access | None:
-    """The first touch after an event, by operation and line."""
+def _named(load: Load, which: Which) -> tuple[Access, str] | None:
+    """The first touch after an event, by operation and line, and which elements it was of."""
     late: list[Access] = []
     ended: list[bool] = []
     workload = load(DraftLog())
@@ -189,14 +182,17 @@ def _named(load: Load, which: Which) -> Access | None:
             late.append(access)
 
     with quiet_torch(), workload.engine() as engine:
-        table = engine._assembly.wired.shared.tables.req_to_token  # noqa: SLF001 - as above
+        insides = Insides(engine)
+        table = insides.shared.tables.req_to_token
         seen = Attribution({"req_to_token": table}, tell)
         with (
-            engine._assembly.device.watched_by(seen),  # noqa: SLF001 - as above
+            insides.device.watched_by(seen),
             at_ends(engine, which, lambda: ended.append(True), ended.clear),
         ):
             workload.serve(engine)
-    return late[0] if late else None
+    if not late:
+        return None
+    return late[0], region("req_to_token", table, late[0].start, late[0].stop)
 
 
 def _changed(load: Load, which: Which) -> str:
@@ -207,7 +203,7 @@ def _changed(load: Load, which: Which) -> str:
         return ""
     workload = load(other)
     got = _poisoned(workload, which)
-    if not all(map(agree, workload.requests, got.answers, owed.answers)):
+    if not all(map(workload.agree, workload.requests, got.answers, owed.answers)):
         return "the answers change"
     return "" if other.equals(quiet) else "the drafts or what is kept for them change"
 
@@ -215,7 +211,7 @@ def _changed(load: Load, which: Which) -> str:
 def _poisoned(workload: Workload, which: Which | None) -> Served:
     kept: list[torch.Tensor] = []
     with quiet_torch(), workload.engine() as engine:
-        writer = engine._assembly.wired.shared.writer  # noqa: SLF001 - as above
+        writer = Insides(engine).shared.writer
 
         def ended() -> None:
             kept.append(writer.clone())

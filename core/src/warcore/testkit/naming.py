@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from warcore.testkit.access import Access
-    from warcore.testkit.guard import Fault
+    from warcore.testkit.fault import Fault
 
 
 @attrs.frozen

@@ -30,12 +30,12 @@ from typing import Any
 import attrs
 
 from warcore.records import LoadError, PluginRecord, load
-from warcore.testkit.aftermath import UNWRITTEN
+from warcore.testkit.aftermath import UNWRITTEN, homes_around
 from warcore.testkit.interpreter import keep_environment
 from warcore.testkit.orphans import adopt, end_orphans
 from warcore.testkit.outcome import Failure, Outcome
 from warcore.testkit.subject import Subject
-from warcore.testkit.verdict import Verdict, homes_of, judge
+from warcore.testkit.verdict import Verdict, homes_of, judge, raised_at
 
 GRACE_S = 1.0
 """After its time a check has so long to write down where its threads stand."""
@@ -206,17 +206,26 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
     except LoadError as error:
         if task["same_file"] is not None:
             return {"here": error.cause}
-        where = record.entry_point
-        failure = Failure(f"the entry point {record.name} = {where}", error.cause)
-        return {"loaded": False, "verdict": Verdict(Outcome.FAILED, failure=failure).plain()}
+        return {"loaded": False, "verdict": _unloadable(record, error).plain()}
     except (ImportError, AttributeError) as error:
         return {"here": f"the check cannot be imported: {error}"}
     Path(task["folder"], "homes").write_text(json.dumps(homes_of(cls)), encoding="utf-8")
     # Our own parent wrote this.
     options = pickle.loads(base64.b64decode(task["options"]))  # noqa: S301
-    facts = {key: task[key] for key in ("device", "cells", "thorough", "reference")}
+    facts = {key: task[key] for key in ("device", "cells", "thorough", "reference", "dry")}
     verdict = judge(function, task["rule"], Subject(record, cls, options=options, **facts))
     return {"loaded": True, "verdict": verdict.plain()}
+
+
+def _unloadable(record: PluginRecord, error: LoadError) -> Verdict:
+    place = raised_at(error.__cause__, homes_around(record.file))
+    failure = Failure(
+        f"the entry point {record.name} = {record.entry_point}",
+        error.cause,
+        "" if place is None else str(place),
+        mishap="cannot be loaded",
+    )
+    return Verdict(Outcome.FAILED, failure=failure)
 
 
 def _same(cls: type, file: str) -> None:
@@ -244,4 +253,5 @@ def facts(subject: Subject) -> dict[str, Any]:
         "cells": subject.cells,
         "thorough": subject.thorough,
         "reference": subject.reference,
+        "dry": subject.dry,
     }

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from warcore.testkit.access import Access
-    from warcore.testkit.guard import Fault
+    from warcore.testkit.fault import Fault
 
 
 def observe(

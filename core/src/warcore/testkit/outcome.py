@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 import attrs
+
+if TYPE_CHECKING:
+    from warcore.testkit.mishaps import Mishap
 
 
 class Outcome(enum.Enum):
@@ -23,6 +27,19 @@ class Outcome(enum.Enum):
 
 
 @attrs.frozen
+class Elsewhere:
+    """One more line at which the rule of a failed check is broken."""
+
+    declared: str
+    """As of a Failure, in the first of its cells."""
+    observed: str
+    where: str
+    seen_by: tuple[str, ...]
+    cells: tuple[str, ...]
+    """Every cell that fails at this line."""
+
+
+@attrs.frozen
 class Failure:
     """Why a check failed, for whoever has to mend it."""
 
@@ -37,7 +54,13 @@ class Failure:
     cell: str = ""
     """The cell of the grid in which it was seen first; the check can be repeated on it alone."""
     more: int = 0
-    """How many more cells fail at the same line."""
+    """How many more cells fail at the same line; without `cells`, how many more of the kind."""
+    cells: tuple[str, ...] = ()
+    """Every cell that fails at this line; empty where the check ends with the first."""
+    elsewhere: tuple[Elsewhere, ...] = ()
+    """The other lines at which cells fail, by their first cell."""
+    mishap: Mishap = ""
+    """What befell the check, if it has not seen its rule broken: then that is the failure."""
 
 
 class Refuted(Exception):

@@ -16,7 +16,7 @@ from warcore.testkit.isolation import Isolation
 from warcore.testkit.outcome import Outcome
 from warcore.testkit.report import as_text
 from warcore.testkit.running import Run
-from warcore.testkit.selection import Selection, refuse_unknown
+from warcore.testkit.selection import Selection, wrong_entries
 from warcore.testkit.subject import Subject
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def checks(
     *,
     device: str = "host",
     thorough: bool = False,
+    options: object = None,
 ) -> list[Item]:
     """Every check of the contract for a plugin's class: callables whose `str()` is their name.
 
@@ -46,8 +47,12 @@ def checks(
             check()
 
     known_failures: the reason for each check that it fails; only what it SHOULD do may be there. An
-    entry that no check has, or a MUST, is an item of its own, which fails. device: `host` or
-    `cuda`. thorough: walk the whole grid.
+    entry that no check has, or a MUST, or that has no reason, is an item of its own, which fails.
+    An entry is about how a check ends that was run: one that is blocked by a failure of what it
+    needs, or could not run, fails with that as if the entry were not there, for nobody knows
+    whether it would still fail; one that does not apply is skipped. device: `host` or `cuda`.
+    thorough: walk the whole grid. options: an instance of the class's `Options`, so that a path
+    which its defaults keep for larger steps than these is walked too; None: the defaults.
 
     Called, a check raises AssertionError if it fails or could not run, or passes and is a known
     failure, and `unittest.SkipTest` if it does not apply or fails as its author said. Each can be
@@ -56,8 +61,9 @@ def checks(
     known = dict(known_failures or {})
     record = _record_of(cls)
     selection = Selection.of(record.kind)
-    run = _Shared(Subject(record, cls, device=device, thorough=thorough), known, selection)
-    wrong = refuse_unknown(known, selection.checks)
+    subject = Subject(record, cls, device=device, thorough=thorough, options=options)
+    run = _Shared(subject, known, selection)
+    wrong = wrong_entries(known, selection.checks)
     items = [Item(check.name, run, check) for check in selection.checks]
     items += [Item(f"known_failures[{name}]", run, None, why) for name, why in wrong.items()]
     return items

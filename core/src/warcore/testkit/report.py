@@ -10,6 +10,8 @@ import attrs
 from warcore import __version__
 from warcore.testkit.coverage import detectors, not_covered
 from warcore.testkit.declaration import declarations
+from warcore.testkit.lastreport import NOT_CONFORMANT
+from warcore.testkit.mishaps import ADVICE
 from warcore.testkit.outcome import Outcome
 from warcore.testkit.results import CONFORMANT, NO_VERDICT
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from warcore.testkit.declaration import Declaration
+    from warcore.testkit.outcome import Elsewhere, Failure
     from warcore.testkit.results import Result, Results
     from warcore.testkit.subject import Subject
 
@@ -35,14 +38,42 @@ def told(result: Result, subject: Subject) -> Iterator[tuple[str, str]]:
         yield "observed", failure.observed
         yield "at", failure.where
         yield "seen by", ", ".join(failure.seen_by)
-        yield "so what", check.incident
-        yield "mend it", check.mend
+        advice = ADVICE.get(failure.mishap)
+        if not result.stale:
+            yield "so what", check.incident if advice is None else advice.so_what
+            yield "mend it", check.mend if advice is None else advice.mend
     yield "just this", command(result, subject)
-    if failure is not None and failure.more:
-        cells = "1 more cell fails" if failure.more == 1 else f"{failure.more} more cells fail"
-        yield "and", f"{cells} at the same line"
+    if failure is not None:
+        yield "and", _more(failure)
+        yield "also at", "\n".join(_line(each) for each in failure.elsewhere)
     yield "it printed", _end(result.output)
     yield "trace", _end(result.trace)
+
+
+def _more(failure: Failure) -> str:
+    """What else fails, counted."""
+    more, others = failure.more, failure.elsewhere
+    parts = []
+    if more and failure.cells:
+        line = "the same line" if failure.where else "a line that no detector knows"
+        parts.append(f"{_count(more, 'more cell fails', 'more cells fail')} at {line}")
+    elif more:
+        parts.append(f"{more} more of the kind")
+    if others:
+        cells = len({cell for each in others for cell in each.cells})
+        lines = _count(len(others), "other line", "other lines")
+        parts.append(f"{_count(cells, 'cell fails', 'cells fail')} at {lines}")
+    return ", and ".join(parts)
+
+
+def _line(other: Elsewhere) -> str:
+    """Where else, in a line."""
+    where = other.where or "a line that no detector knows"
+    return f"{where}  ({_count(len(other.cells), 'cell', 'cells')}, first {other.cells[0]})"
+
+
+def _count(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
 
 
 def command(result: Result, subject: Subject) -> str:
@@ -83,7 +114,7 @@ def verdict(results: Results) -> str:
     """What it comes to, in a word."""
     if results.code == CONFORMANT:
         return "conformant"
-    return "could not run" if results.code == NO_VERDICT else "not conformant"
+    return "could not run" if results.code == NO_VERDICT else NOT_CONFORMANT
 
 
 def document(results: Results) -> dict[str, Any]:

@@ -40,6 +40,8 @@ class Result:
     """How many cells of a grid it has looked at; None: it has none."""
     ends: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
     """By kind of graph and mode: the ends that a backend declares for the cells looked at."""
+    after: Result | None = None
+    """The check whose outcome decided that this one was not run: the first of a chain of them."""
     here: str = ""
     """Why it ran in the process of whoever asked, with nothing between; empty if it did not."""
 

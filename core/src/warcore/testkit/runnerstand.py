@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from warcore.batch import ForwardBatch
     from warcore.captures import Captures
-    from warcore.runner import PublishingRunner
     from warcore.testkit.subject import Subject
 
 SHAPE = Shape()
@@ -78,15 +77,9 @@ def batch_of(stand: Stand, mode: ForwardMode, size: int, *, ragged: bool = False
     return stand.batch(mode, list(range(1, size + 1)), PREFIXES[:size], lens)
 
 
-def runner_of(stand: Stand, mode: ForwardMode) -> PublishingRunner:
-    """Who runs the steps of `mode`."""
-    role = "draft" if mode is ForwardMode.DRAFT_EXTEND else "target"
-    return stand._runners[role]  # noqa: SLF001 - the kit looks inside on purpose
-
-
 def captures_of(stand: Stand, mode: ForwardMode) -> Captures:
     """What the runner under check has captured of `mode`."""
-    captures = runner_of(stand, mode).captures
+    captures = stand.runner_of(mode).captures
     if captures is None:
         raise NotApplicable(f"it captures no {mode.value} steps")
     return captures

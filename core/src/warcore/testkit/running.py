@@ -14,7 +14,7 @@ from warcore.testkit.aftermath import Ended, NotHere
 from warcore.testkit.isolation import Isolation, time_limit
 from warcore.testkit.outcome import Failure, Outcome
 from warcore.testkit.results import Result, Results
-from warcore.testkit.selection import Selection, contract_of, is_newer, refuse_unknown
+from warcore.testkit.selection import Selection, contract_of, is_newer, wrong_entries
 from warcore.testkit.verdict import judge
 
 if TYPE_CHECKING:
@@ -41,14 +41,20 @@ def run_checks(
     for each check that it fails and SHOULD not. isolation: to be used and left open, instead of one
     of its own. starts and ends are told of each check.
 
-    ConfigError if no check fits, or for an entry of `known_failures` that no check or a MUST has.
+    ConfigError if no check fits, if none of those that do has the cells that were asked for, or for
+    an entry of `known_failures` that no check or a MUST has, or that has no reason.
     """
     known = dict(known_failures or {})
     selection = Selection.of(subject.record.kind, pattern)
-    wrong = refuse_unknown(known, Selection.of(subject.record.kind).checks)
+    wrong = wrong_entries(known, Selection.of(subject.record.kind).checks)
     if wrong:
-        raise ConfigError("; ".join(wrong.values()), next="strike it out of known_failures")
+        raise ConfigError(
+            "; ".join(wrong.values()),
+            next="strike it out of known_failures, or give it a reason",
+        )
     with Run(subject, known, isolation) as run:
+        if subject.cells and pattern:
+            run.refuse_unmet(selection)
         results = []
         for check in selection.checks:
             starts(check)
@@ -133,18 +139,34 @@ class Run:
                 optional = then is not Outcome.BLOCKED and each.check.name in check.after
                 # One without the cell that was asked for says nothing against this one.
                 if each.outcome is outcome and not optional and each.cells != 0:
-                    return Result(check, then, _because(each))
+                    root = each.after or each
+                    return Result(check, then, _because(root), after=root)
         return None
 
+    def refuse_unmet(self, selection: Selection) -> None:
+        """ConfigError if no check that was asked for has a cell that was: before what they need
+        runs in vain.
+
+        Each is called to say which cells it has, and looks at none of them.
+        """
+        found = []
+        dry = attrs.evolve(self._subject, dry=True)
+        for check in selection.checks:
+            if check.name in selection.asked and self._subject.device in check.devices:
+                verdict = self._ended(check, dry).verdict
+                if verdict.cells or verdict.failure is not None:
+                    return
+                if verdict.cells == 0:
+                    found.append(f"{check}: {verdict.why}")
+        if found:
+            more = f"; likewise {len(found) - 1} more" if len(found) > 1 else ""
+            raise ConfigError(
+                f"{found[0]}{more}",
+                next="--cell with one of the names, or a pattern such as 'decode-*'",
+            )
+
     def _found(self, check: Check) -> Result:
-        if not self._here:
-            try:
-                ended = self._nursery().run(check, self._subject, self._seconds)
-            except NotHere as reason:
-                self.close()
-                self._here = str(reason)
-        if self._here:
-            ended = _here(check, self._subject)
+        ended = self._ended(check, self._subject)
         verdict = ended.verdict
         if not ended.loaded:
             self._unloadable = f"it cannot be loaded, see {check}"
@@ -161,6 +183,15 @@ class Run:
             here=self._here,
         )
 
+    def _ended(self, check: Check, subject: Subject) -> Ended:
+        if not self._here:
+            try:
+                return self._nursery().run(check, subject, self._seconds)
+            except NotHere as reason:
+                self.close()
+                self._here = str(reason)
+        return _here(check, subject)
+
     def _nursery(self) -> Isolation:
         if self._isolation is None:
             self._isolation = Isolation()
@@ -168,7 +199,7 @@ class Run:
 
 
 def _because(need: Result) -> str:
-    """What became of a check that another one needs, and why, in a line."""
+    """What became of a check that other ones stand on, and why, in a line."""
     why = need.why if need.failure is None else need.failure.observed
     first = next(iter(why.splitlines()), "")
     return f"{need.check}: {need.outcome.value}{f', {first}' if first else ''}"

@@ -28,6 +28,8 @@ class Selection:
     available: int
     """How many checks there are for this kind."""
     pattern: str = ""
+    asked: frozenset[str] = frozenset()
+    """Names of those that were asked for themselves."""
 
     @classmethod
     def of(cls, kind: Kind, pattern: str = "") -> Selection:
@@ -46,15 +48,15 @@ class Selection:
             near = suggestion(pattern, [*names, *short])
             raise ConfigError(
                 f"no check of a {kind} is called {pattern!r}{near}",
-                next="leave out -k, and see their names",
+                next=f"-k {'|'.join(short)}",
             )
-        by_name = {check.name: check for check in every}
+        by_name, asked = {check.name: check for check in every}, frozenset(wanted)
         # Those that others need come first, so one way back finds them all.
         for check in reversed(every):
             if check.name in wanted:
                 before = (*check.needs, *check.after)
                 wanted.update(name for name in before if name in by_name)
-        return cls(tuple(c for c in every if c.name in wanted), len(every), pattern)
+        return cls(tuple(c for c in every if c.name in wanted), len(every), pattern, asked)
 
 
 def _fits(name: str, pattern: str, names: Iterable[str]) -> bool:
@@ -103,15 +105,17 @@ def is_newer(check: Check, contract: str) -> bool:
     return _number(check.since) > _number(contract)
 
 
-def refuse_unknown(known_failures: Mapping[str, str], checks: Iterable[Check]) -> dict[str, str]:
+def wrong_entries(known_failures: Mapping[str, str], checks: Iterable[Check]) -> dict[str, str]:
     """What is wrong with entries of `known_failures` that no run can make right, by their ids."""
     by_name = {check.name: check for check in checks}
     wrong = {}
-    for name in known_failures:
+    for name, reason in known_failures.items():
         if name not in by_name:
             wrong[name] = f"there is no check {name!r}{suggestion(name, by_name)}"
         elif by_name[name].level == "MUST":
             wrong[name] = f"{name} is a MUST: no plugin may fail it, known or not"
+        elif not isinstance(reason, str) or not reason.strip():
+            wrong[name] = f"{name} is a known failure without a reason: say in words why it fails"
     return wrong
 
 

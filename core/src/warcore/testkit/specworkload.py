@@ -12,12 +12,13 @@ from warcore.device import open_device
 from warcore.options import parse_options
 from warcore.spec import DraftSpec
 from warcore.testkit.cell import CONTEXT, Shape
+from warcore.testkit.insides import Insides
 from warcore.testkit.outcome import NotApplicable
 from warcore.testkit.paged import Paged
 from warcore.testkit.pagedtrees import PagedTrees
 from warcore.testkit.tinymodel import Tiny, tiny
 from warcore.testkit.walk import quiet_torch
-from warcore.testkit.workload import Asked, Served, Workload, with_options
+from warcore.testkit.workload import Asked, Workload, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,13 +67,21 @@ class SpecWorkload(Workload):
     def engine(self, host: str = "inline", **fields: Any) -> Iterator[Engine]:
         """See `Workload.engine`."""
         with Workload.engine(self, host, **fields) as engine:
-            step: Any = engine._assembly.scheduler.launcher._step  # noqa: SLF001 - the kit looks in
             with torch.inference_mode():
-                for runner in step._runners:  # noqa: SLF001 - as above
-                    for layer in runner._backend.ctx.kv:  # noqa: SLF001 - as above
+                for runner in Insides(engine).runners:
+                    for layer in runner.recorded.backend.ctx.kv:
                         for memory in layer.values():
                             memory[1:] = float("nan")
             yield engine
+
+    def agree(self, asked: Asked, one: Answer, other: Answer) -> bool:
+        """See `Workload.agree`.
+
+        One that is aborted has come further with drafts, or where results were collected earlier.
+        """
+        if asked.aborted is None:
+            return one == other
+        return not one.error and all(a == b for a, b in zip(one.tokens, other.tokens, strict=False))
 
 
 @attrs.frozen
@@ -155,23 +164,6 @@ def _options(subject: Subject) -> object:
     if subject.options is not None or not cls.check_options:
         return subject.options
     return parse_options(subject.record.name, cls.Options, cls.check_options)
-
-
-def agree(asked: Asked, one: Answer, other: Answer) -> bool:
-    """Whether two answers to one request are the same.
-
-    One that is aborted has come further with drafts, or where results were collected earlier.
-    """
-    if asked.aborted is None:
-        return one == other
-    return not one.error and all(a == b for a, b in zip(one.tokens, other.tokens, strict=False))
-
-
-def run(load: Workload, host: str = "inline") -> Served:
-    """What an engine of its own makes of a workload; torch draws the same each time."""
-    with quiet_torch(), torch.random.fork_rng([]), load.engine(host) as engine:
-        torch.manual_seed(1)
-        return load.serve(engine)
 
 
 @contextmanager

@@ -7,16 +7,18 @@ from weakref import ref
 
 import attrs
 
+from warcore.device import Observer
 from warcore.testkit.definitions import with_methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from warcore.batch import ForwardBatch
+    from warcore.device import Stream, Ticket
 
 
 @attrs.define(eq=False)
-class StageLog:
+class StageLog(Observer):
     """Of one run, in the order of its calls; inline host devices only."""
 
     answers: list[object] = attrs.field(factory=list)
@@ -26,8 +28,9 @@ class StageLog:
     instead: Callable[[int], bool | None] = lambda _: None
     """Asked with the number of the call, from 0: an answer in place of the stager's, given after
     its work; None: its own. It may raise."""
-    inside: bool = False
-    """Whether it is at work."""
+    recorded_within: list[str] = attrs.field(factory=list)
+    """Events that were recorded while it was at work, if this watches the device."""
+    _inside: bool = False
 
     def of(self, cls: Any) -> Any:
         """The class, written down from here."""
@@ -38,17 +41,22 @@ class StageLog:
 
         return with_methods(cls, prefill_shared_read_stager=prefill_shared_read_stager)
 
+    def recorded(self, stream: Stream, ticket: Ticket) -> None:
+        """A record of any stream."""
+        if self._inside:
+            self.recorded_within.append(f"{ticket.event!r} on stream {stream.name}")
+
     def _noted(self, stage: Callable[[ForwardBatch], object]) -> Callable[[ForwardBatch], object]:
         def noted(batch: ForwardBatch) -> object:
             self.batches.append(ref(batch))
-            self.inside = True
+            self._inside = True
             try:
                 answer = stage(batch)
             except Exception as error:
                 self.errors.append(error)
                 raise
             finally:
-                self.inside = False
+                self._inside = False
             self.answers.append(answer)
             instead = self.instead(len(self.answers) - 1)
             return answer if instead is None else instead

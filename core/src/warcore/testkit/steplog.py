@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from warcore.device import Observer
-from warcore.testkit.runnerstand import captures_of, runner_of
+from warcore.testkit.runnerstand import captures_of
 from warcore.testkit.wrapping import Wrapping
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class StepLog(Observer):
 
     def watch(self, stand: Stand, batch: ForwardBatch) -> None:
         """Run a step of `stand`; it has no "replay" if it runs eagerly."""
-        captures, runner = captures_of(stand, batch.mode), runner_of(stand, batch.mode)
+        captures, runner = captures_of(stand, batch.mode), stand.runner_of(batch.mode)
         bucket = captures.bucket_for(batch)
         with Wrapping() as wrapping, stand.watched_by(self):
             wrapping.before(runner, "_offer", self._offers)

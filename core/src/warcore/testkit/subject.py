@@ -31,6 +31,8 @@ class Subject:
     reference: str | None = None
     """Of a model family: the model to load, as a person writes it; None: one that needs no files.
     """
+    dry: bool = False
+    """Whether a check shall look at no cell, and only say which it has."""
     offered: dict[str, bool] = attrs.field(factory=dict, init=False, repr=False)
     """The cells of the check that runs, as far as it came, and whether they were asked for."""
 
@@ -42,7 +44,7 @@ class Subject:
         name = str(cell)
         fits = not self.cells or name == self.cells or fnmatchcase(name, self.cells)
         self.offered[name] = fits
-        return fits
+        return fits and not self.dry
 
     def unmet(self) -> str:
         """Why nothing was looked at: the check has cells, and none was asked for; else empty."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -10,9 +9,10 @@ import torch
 
 from warcore.testkit.definitions import with_methods
 from warcore.testkit.draftlog import same_draft
+from warcore.testkit.insides import unheard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from warcore.batch import ForwardBatch
     from warcore.spec import SpecContext
@@ -54,7 +54,7 @@ class Twins:
             def again(who: Any, runners: list[Any]) -> Any:
                 _put(relay, before)
                 torch.random.set_rng_state(state)
-                with _unheard(runners):
+                with unheard(runners):
                     return cls.draft(who, batch)
 
             if not same_draft(drafted, again(twin, others)):
@@ -69,22 +69,9 @@ class Twins:
         return with_methods(cls, __init__=__init__, draft=draft)
 
 
-@contextmanager
-def _unheard(runners: list[Any]) -> Iterator[None]:
-    """What these runners offer is heard by nobody."""
-    lent = [runner._fence for runner in runners]  # noqa: SLF001 - the kit looks inside on purpose
-    for runner in runners:
-        runner._fence = None  # noqa: SLF001 - as above
-    try:
-        yield
-    finally:
-        for runner, fence in zip(runners, lent, strict=True):
-            runner._fence = fence  # noqa: SLF001 - as above
-
-
 def _noting(ctx: SpecContext, made: list[Any]) -> SpecContext:
-    def make(model: Any) -> Any:
-        made.append(ctx.make_runner(model))
+    def make(*given: Any, **named: Any) -> Any:
+        made.append(ctx.make_runner(*given, **named))
         return made[-1]
 
     return attrs.evolve(ctx, make_runner=make)
@@ -101,7 +88,7 @@ def _put(relay: Mapping[str, torch.Tensor], values: dict[str, torch.Tensor]) -> 
 
 def _give_caches(mine: Any, its: Any) -> None:
     """Keys and values that a draft runner has, to another one's caches."""
-    pairs = zip(mine._backend.ctx.kv, its._backend.ctx.kv, strict=True)  # noqa: SLF001 - as above
-    for ours, theirs in pairs:
+    caches, others = (each.recorded.backend.ctx.kv for each in (mine, its))
+    for ours, theirs in zip(caches, others, strict=True):
         for name, memory in ours.items():
             theirs[name].copy_(memory)

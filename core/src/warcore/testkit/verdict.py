@@ -11,7 +11,14 @@ import attrs
 
 from warcore.errors import PluginError, WiringError
 from warcore.testkit.access import Place
-from warcore.testkit.outcome import Failure, NotApplicable, Outcome, Refuted, Unproven
+from warcore.testkit.outcome import (
+    Elsewhere,
+    Failure,
+    NotApplicable,
+    Outcome,
+    Refuted,
+    Unproven,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,8 +54,14 @@ class Verdict:
         """Undo `plain`."""
         failure = told["failure"]
         if failure is not None:
-            failure = Failure(**{**failure, "seen_by": tuple(failure["seen_by"])})
+            others = tuple(Elsewhere(**_tuples(each)) for each in failure["elsewhere"])
+            failure = Failure(**{**_tuples(failure), "elsewhere": others})
         return cls(**{**told, "outcome": Outcome(told["outcome"]), "failure": failure})
+
+
+def _tuples(told: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists only."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
 
 
 def judge(
@@ -125,7 +138,8 @@ def _raised(error: BaseException, run: Function, rule: str, subject: Subject) ->
     )
     if not accused:
         return Verdict(Outcome.UNPROVEN, f"an error of the test kit: {said}", trace=trace)
-    failure = Failure(rule, f"it raised {said}", "" if place is None else str(place))
+    where = "" if place is None else str(place)
+    failure = Failure(rule, f"it raised {said}", where, mishap="raised")
     return Verdict(Outcome.FAILED, failure=failure, trace=trace)
 
 
@@ -143,9 +157,19 @@ def _place(error: BaseException, run: Function, homes: Sequence[str]) -> Place |
         last = frames[-1].filename
         if (last == rule or is_home(last, [_KIT])) and not isinstance(each, PluginError):
             return None
-        for frame in reversed(frames):
-            if is_home(frame.filename, homes):
-                return Place(frame.filename, frame.lineno or 0, frame.line or "")
+        place = raised_at(each, homes)
+        if place is not None:
+            return place
+    return None
+
+
+def raised_at(error: BaseException | None, homes: Sequence[str]) -> Place | None:
+    """The innermost line of `homes` that raised; of a SyntaxError the line that it is about."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return Place(error.filename, error.lineno, (error.text or "").strip())
+    for frame in reversed(traceback.extract_tb(error.__traceback__) if error is not None else []):
+        if is_home(frame.filename, homes):
+            return Place(frame.filename, frame.lineno or 0, frame.line or "")
     return None
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 import torch
 
 from warcore.contract import GraphKind
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from warcore.testkit.cell import Cell, Shape
     from warcore.testkit.guard import PageGuard
     from warcore.testkit.subject import Subject
+
+WINDOW: Final = 7
+"""Of layers that get one because the backend wants some."""
 
 
 @contextmanager
@@ -45,20 +49,33 @@ def stands(
 
     NotApplicable, with its own reasons, if it can serve none.
     """
-    reasons: list[str] = []
+    reasons: dict[str, None] = {}
     served = 0
-    for shape in shapes(subject.cls.page_sizes, thorough=subject.thorough):
+    for asked in shapes(subject.cls.page_sizes, thorough=subject.thorough):
+        shape = servable(subject, asked)
+        if shape is None:
+            reasons |= dict.fromkeys(why_not(subject, asked))
+            continue
         for graph in graphs or tuple(GraphKind):
             with quiet_torch():
-                why = why_not(subject, shape)
-                if why:
-                    reasons += [reason for reason in why if reason not in reasons]
-                    break
                 served += 1
                 with new_stand(subject, shape, graph, guard=guard, legible=legible) as stand:
                     yield stand
     if not served:
         raise NotApplicable(f"it serves none of the kit's shapes: {'; '.join(reasons)}")
+
+
+def servable(subject: Subject, shape: Shape) -> Shape | None:
+    """`shape`, or the same with windows for a backend that wants some; None if it serves neither.
+
+    The first layer stays without: a backend of windows may still see whole sequences there.
+    """
+    if not why_not(subject, shape):
+        return shape
+    if any(shape.windows):
+        return None
+    windowed = attrs.evolve(shape, windows=(None, *(WINDOW for _ in shape.windows[1:])))
+    return None if why_not(subject, windowed) else windowed
 
 
 def new_stand(

@@ -6,12 +6,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import torch
 
 from warcore.config import EngineConfig
 from warcore.engine import Engine
 from warcore.samplingparams import SamplingParams
 from warcore.testkit.cell import Shape
+from warcore.testkit.definitions import with_context
+from warcore.testkit.insides import Insides
 from warcore.testkit.tinymodel import tiny
+from warcore.testkit.walk import quiet_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -125,6 +129,16 @@ class Workload:
         with Engine(self.config(host, **fields), device=device) as engine:
             yield engine
 
+    def run(self, host: str = "inline", **fields: Any) -> Served:
+        """What an engine of its own makes of the requests; torch draws the same each time."""
+        with quiet_torch(), torch.random.fork_rng([]), self.engine(host, **fields) as engine:
+            torch.manual_seed(1)
+            return self.serve(engine)
+
+    def agree(self, asked: Asked, one: Answer, other: Answer) -> bool:  # noqa: ARG002
+        """Whether two answers to one request are the same."""
+        return one == other
+
     def serve(self, engine: Engine) -> Served:
         """Let `engine` serve the requests, each in its time, until nothing is left to do.
 
@@ -172,7 +186,7 @@ def _answer(output: RequestOutput | None) -> Answer:
 
 
 def _leaked(engine: Engine) -> tuple[int, int]:
-    scheduler = engine._assembly.scheduler  # noqa: SLF001 - the kit looks inside on purpose
+    scheduler = Insides(engine).scheduler
     rows, pages = scheduler.rows, scheduler.pages
     windows = scheduler.windows
     held = 0 if windows is None else windows.capacity - len(windows)
@@ -187,7 +201,4 @@ def with_options(cls: Any, options: object) -> Any:
     if options is None:
         return cls
 
-    def init(self: Any, ctx: Any) -> None:
-        cls.__init__(self, attrs.evolve(ctx, options=options))
-
-    return type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
+    return with_context(cls, options=options)

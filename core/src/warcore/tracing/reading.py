@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _KINDS: Final = {
     "next_batch": "prepare",
     "_copy": "copy",
+    "SharedBuffers._write_map": "write",
     "SharedBuffers._write_pages": "write",
     "ReadFence.wait": "wait",
     "Step.run": "forward",

@@ -29,7 +29,7 @@ class Shortened(Right):
 
 def device_of(ctx):
     """The device of the core: an author on CUDA has `torch.cuda.Stream` in its place."""
-    return ctx.static.__self__._device
+    return ctx.static.__self__.device
 
 
 Plugin = Right

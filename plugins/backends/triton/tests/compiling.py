@@ -17,7 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from warcore_backend_triton import kernels
+from warcore_backend_triton import kernels, lookup_kernels
 from warcore_backend_triton.ops import COMPILING
 from warcore_backend_triton.tiling import Heads, Tiling, rows_of
 
@@ -75,9 +75,9 @@ def attends(dtype, dims, groups):
 
 def variants(*, everything):
     """(kernel, constants, element type) of each thing to compile."""
-    yield kernels.copy_slots, {"BATCH": 64, "REQUESTS": 1, "CHUNK": 1024, "SWA": True}, None
+    yield lookup_kernels.copy_slots, {"BATCH": 64, "REQUESTS": 1, "CHUNK": 1024, "SWA": True}, None
     for tree in (False, True):
-        yield kernels.span, {"TOKENS": 128, "TREE": tree, "SWA": True}, None
+        yield lookup_kernels.span, {"TOKENS": 128, "TREE": tree, "SWA": True}, None
     yield kernels.reduce, {"D": 80, "BLOCK_D": 128, "SPLITS": 7, "PARTS": 8}, torch.bfloat16
     if everything:
         attended = [(dtype, (64, 80, 96, 128, 256), (3,)) for dtype in TYPES]

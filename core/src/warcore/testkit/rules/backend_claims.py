@@ -14,15 +14,14 @@ from warcore.device.operations import OperationMode, line_of_use
 from warcore.testkit.cell import CONTEXT, ROWS, Cell, Shape, shapes
 from warcore.testkit.check import check
 from warcore.testkit.contexts import context
-from warcore.testkit.definitions import definition, line_of
+from warcore.testkit.definitions import definition, judged
 from warcore.testkit.memory import spec_of
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.owing import compare
-from warcore.testkit.walk import new_stand, quiet_torch
-from warcore.testkit.walk import why_not as refusals
+from warcore.testkit.walk import new_stand, quiet_torch, servable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from warcore.backend import AttentionSpec
     from warcore.testkit.stand import Stand
@@ -56,6 +55,11 @@ def claims(subject: Subject) -> Iterator[Shape]:
 def _every_shape(subject: Subject) -> list[Shape]:
     usual = shapes(subject.cls.page_sizes, thorough=subject.thorough)
     return list(dict.fromkeys(chain(usual, claims(subject))))
+
+
+def _servable(subject: Subject, wanted: Iterable[Shape]) -> list[Shape]:
+    found = (servable(subject, shape) for shape in wanted)
+    return list(dict.fromkeys(shape for shape in found if shape is not None))
 
 
 # ---- why_not -------------------------------------------------------------------------------------
@@ -125,11 +129,10 @@ def builds(subject: Subject) -> None:
     Say it in `why_not`, where it costs a message, and not in `__init__`, where it costs a start.
     """
     served = 0
-    for shape in _every_shape(subject):
-        if not refusals(subject, shape):
-            served += 1
-            for graph in GraphKind:
-                _build(subject, shape, graph)
+    for shape in _servable(subject, _every_shape(subject)):
+        served += 1
+        for graph in GraphKind:
+            _build(subject, shape, graph)
     if not served:
         raise NotApplicable("it serves none of the kit's shapes")
 
@@ -138,18 +141,12 @@ def _build(subject: Subject, shape: Shape, graph: GraphKind) -> None:
     claim = "a backend for every spec that why_not accepts"
     cls, spec = subject.cls, spec_of(shape, _device(subject))
     memory: Any = {}
-    try:
+    with judged(cls, claim, str(shape)):
         memory = cls.kv_cache(spec)
         if _is_memory(memory):
             with quiet_torch(), torch.inference_mode():
                 sizes = {"max_batch": ROWS, "layers": len(shape.windows)}
                 cls(context(spec, cls, graph=graph, options=subject.options, **sizes))
-    except Exception as error:
-        where = line_of(error, cls)
-        if not where:
-            raise
-        what = f"it raised {type(error).__name__}: {error}"
-        raise Refuted(Failure(claim, what, where, cell=str(shape))) from error
     if not _is_memory(memory):
         what = f"kv_cache returned {memory!r}, which is no dict of TensorSpec"
         raise Refuted(Failure(claim, what, definition(cls, "kv_cache"), cell=str(shape)))
@@ -178,8 +175,8 @@ def serves(subject: Subject) -> None:
     Refuse in `why_not` what no test of yours computes.
     """
     served = 0
-    for shape in dict.fromkeys(claims(subject)):
-        if refusals(subject, shape) or not subject.wants(shape):
+    for shape in _servable(subject, claims(subject)):
+        if not subject.wants(shape):
             continue
         served += 1
         with quiet_torch(), new_stand(subject, shape, GraphKind.NONE) as stand:
@@ -204,17 +201,9 @@ def _short(shape: Shape) -> Iterator[Cell]:
 
 
 def _served(subject: Subject, stand: Stand, cell: Cell) -> None:
-    try:
+    name, when = str(cell.shape), f"in {cell.mode.value} steps "
+    with judged(subject.cls, "that it serves what why_not accepts", name, when):
         stand.prepare(cell)
         for batch in stand.steps(cell):
             output, _ = stand.run(batch)
-            compare(stand, batch, output, str(cell.shape), f"in {cell.mode.value} steps ")
-    except Refuted:
-        raise
-    except Exception as error:
-        where = line_of(error, subject.cls)
-        if not where:
-            raise
-        what = f"in {cell.mode.value} steps it raised {type(error).__name__}: {error}"
-        claim = "that it serves what why_not accepts"
-        raise Refuted(Failure(claim, what, where, cell=str(cell.shape))) from error
+            compare(stand, batch, output, name, when)

@@ -108,8 +108,8 @@ def _end(stand: Stand, bucket: Bucket, graph: Any) -> SharedReadEnds:
 
 def _late(stand: Stand, driver: Driver, graph: Any, ends: SharedReadEnds) -> Iterator[Suspect]:
     """The suspects of all sections, in order, that may run after the fence."""
-    start = stand.table.data_ptr()
-    shared = {"req_to_token": (start, start + stand.table.nbytes)}
+    start = stand.tables.table.data_ptr()
+    shared = {"req_to_token": (start, start + stand.tables.table.nbytes)}
     passed = ends is SharedReadEnds.PRE_REPLAY
     for raw, markers in graph.sections:
         nodes = driver.read(raw.raw_cuda_graph())

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
-from warcore.device.operations import CORE
-from warcore.errors import WarcoreError
+from warcore.testkit.answers import refuse_other_schedules
 from warcore.testkit.cell import cell_of, shapes
 from warcore.testkit.check import check
-from warcore.testkit.engineraces import races_of
+from warcore.testkit.engineraces import refuse_races
 from warcore.testkit.gates import LAYERS, LAYERS_END, METADATA_IN, METADATA_OUT, REPLAY, Gates
-from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
+from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.recorders import Recording, RecordingSegments
 from warcore.testkit.stand import Stand
 from warcore.testkit.walk import declared, quiet_torch, why_not
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from warcore.testkit.cell import Cell, Shape
-    from warcore.testkit.race import Race
     from warcore.testkit.subject import Subject
-    from warcore.testkit.workload import Answer, Served
 
 RUNNERS = {
     GraphKind.NONE: "none",
@@ -50,33 +47,8 @@ def races(subject: Subject) -> None:
 
     Let the forward stream do the work, or wait for it there; bring host values with `ctx.stage`.
     """
-    unseen: tuple[str, ...] = ()
-    for kind, workload in _engines(subject):
-        cell = kind.value
-        if not subject.wants(cell):
-            continue
-        with quiet_torch():
-            found = races_of(workload)
-        if found.races:
-            raise Refuted(_racing(found.races, cell))
-        _refuse_failures(found.served, cell)
-        unseen = unseen or found.unseen
-    if unseen:
-        raise Unproven(f"out of the detector's sight: {unseen[0]}")
-
-
-def _racing(found: tuple[Race, ...], cell: str) -> Failure:
-    race = found[0]
-    places = [each.place for each in (race.first, race.second) if each.place is not None]
-    places.sort(key=lambda place: place.file.startswith(CORE))
-    return Failure(
-        "accesses that a stream or an event orders, whoever runs first",
-        str(race),
-        where=str(places[0]) if places else "",
-        seen_by=("happens-before",),
-        cell=cell,
-        more=len(found) - 1,
-    )
+    loads = ((kind.value, load) for kind, load in _engines(subject) if subject.wants(kind.value))
+    refuse_races(loads, "accesses that a stream or an event orders, whoever runs first")
 
 
 @check(
@@ -96,57 +68,9 @@ def schedules(subject: Subject) -> None:
     Python state that work of two streams shares.
     """
     seeds = range(THOROUGH_SEEDS if subject.thorough else SEEDS)
-    for kind, workload in _engines(subject):
-        if kind is GraphKind.BREAKABLE and not subject.thorough:
-            continue
-        cells = {f"seed{seed}-{kind.value}": seed for seed in seeds}
-        wanted = [cell for cell in cells if subject.wants(cell)]
-        if wanted:
-            serial = _serial(workload, kind)
-            for cell in wanted:
-                _compare(_drawn(workload, cells[cell], cell), serial, cell)
-
-
-def _serial(workload: Workload, kind: GraphKind) -> Served:
-    with quiet_torch():
-        one, again = (_served(workload, "inline") for _ in range(2))
-    if one != again:
-        raise Unproven(f"{kind.value}: the same serial run twice gives different answers")
-    _refuse_failures(one, kind.value)
-    return one
-
-
-def _drawn(workload: Workload, seed: int, cell: str) -> Served:
-    try:
-        with quiet_torch():
-            return _served(workload, f"seeded:{seed}")
-    except WarcoreError as error:
-        what = f"with seed {seed} the engine stops: {error.what}"
-        raise Refuted(
-            Failure("an engine that goes on in every schedule", what, cell=cell)
-        ) from error
-
-
-def _served(workload: Workload, host: str) -> Served:
-    with workload.engine(host) as engine:
-        return workload.serve(engine)
-
-
-def _compare(drawn: Served, serial: Served, cell: str) -> None:
-    for place, (got, owed) in enumerate(zip(drawn.answers, serial.answers, strict=True)):
-        if got != owed:
-            what = f"request {place} gets {_told(got)} in place of {_told(owed)}"
-            declared = "the answers of the serial run in every schedule"
-            raise Refuted(Failure(declared, what, seen_by=("seeded schedules",), cell=cell))
-
-
-def _told(answer: Answer) -> str:
-    return f"an error ({answer.error})" if answer.error else f"tokens {[*answer.tokens]}"
-
-
-def _refuse_failures(served: Served | None, cell: str) -> None:
-    if served is not None and served.error is not None:
-        raise Refuted(Failure("steps that run in a whole engine", served.error, cell=cell))
+    for kind, load in _engines(subject):
+        if kind is not GraphKind.BREAKABLE or subject.thorough:
+            refuse_other_schedules(subject, load, kind.value, seeds)
 
 
 @check("backend", needs=("backend.votes", "backend.captures"), devices=("host",))

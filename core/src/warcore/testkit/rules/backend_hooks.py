@@ -13,6 +13,7 @@ from warcore.errors import WarcoreError
 from warcore.testkit.attributes import held
 from warcore.testkit.check import check
 from warcore.testkit.definitions import definition, line_of, said_line
+from warcore.testkit.lines import by_line
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.residence import Residence
 from warcore.testkit.snapshots import HOOK, Asked
@@ -81,6 +82,7 @@ def composite(subject: Subject) -> None:
     asked = Asked()
     watched = attrs.evolve(subject, cls=asked.watching(subject.cls))
     serving: dict[tuple[object, ForwardMode], set[str]] = {}
+    found: list[Failure] = []
     for stand in stands(watched):
         children = Children(stand)
         for cell in cells_of(subject, stand) if children.all else ():
@@ -99,7 +101,9 @@ def composite(subject: Subject) -> None:
                         what = f"{path}, a {name}, serves these steps, and says {its.name}"
                         where = definition(subject.cls, hook)
                         claim = f"{own.name} for {cell.mode.value} steps"
-                        raise Refuted(Failure(claim, what, where, cell=str(cell)))
+                        found.append(Failure(claim, what, where, cell=str(cell)))
+    if found:
+        raise Refuted(by_line(found))
     if not serving:
         raise NotApplicable("it holds no other backend")
 

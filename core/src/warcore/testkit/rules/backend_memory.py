@@ -11,7 +11,7 @@ from warcore.device import Observer
 from warcore.testkit.attribution import Attribution
 from warcore.testkit.check import check
 from warcore.testkit.definitions import definition
-from warcore.testkit.late import page_guard, watched
+from warcore.testkit.late import page_guard, told, unnamed, watched
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.snapshots import has_snapshot
 from warcore.testkit.walk import cells_of, stands
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
     from warcore.device import Stream
     from warcore.testkit.cell import Cell
-    from warcore.testkit.guard import Fault, Window
+    from warcore.testkit.fault import Fault
     from warcore.testkit.stand import Stand
     from warcore.testkit.subject import Subject
+    from warcore.testkit.window import Window
 
 
 @check("backend", needs=("backend.votes",), after=("backend.captures",), devices=("host",))
@@ -48,15 +49,14 @@ def never_writes(subject: Subject) -> None:
 
 def _written(stand: Stand, batch: ForwardBatch, fault: Fault, cell: str) -> Failure:
     """The step once more under attribution, which names operation and line."""
-    attribution = Attribution(stand.shared)
-    watched(stand, batch, attribution, [])
-    what = f"{fault.buffer} was written by {fault.code or 'native code'}"
+    attribution = Attribution(stand.tables.named)
+    watched(stand, batch, attribution)
     for access in attribution.accesses:
         if access.kind == "write":
-            phase = f" in phase {access.phase}" if access.phase else ""
-            what = f"{what}: {access.operation}{phase}"
+            what = told(stand, access, "read", "written", fault.code)
             seen_by, where = ("guard", "attribution"), str(access.place or "")
             return Failure("tables that are only read", what, where, seen_by, cell)
+    what = told(stand, unnamed(fault), "read", "written")
     return Failure("tables that are only read", what, "", ("guard",), cell)
 
 
@@ -83,8 +83,8 @@ def padding(subject: Subject) -> None:
 def _poison(stand: Stand, batch: ForwardBatch) -> None:
     """NaN in every slot that no request of the batch owns; restored by the next preparation."""
     for number, layer in enumerate(stand.kv):
-        owned = torch.zeros(int(stand.slots.max()) + 1, dtype=torch.bool)
-        owned[stand.slots_in(number)[batch.rows.cpu()].flatten()] = True
+        owned = torch.zeros(int(stand.tables.slots.max()) + 1, dtype=torch.bool)
+        owned[stand.tables.slots_in(number)[batch.rows.cpu()].flatten()] = True
         for memory in layer.values():
             page = stand.shape.page_size
             free = [i for i in range(memory.shape[0]) if not owned[i * page : (i + 1) * page].any()]
@@ -119,7 +119,7 @@ def could_be_earlier(subject: Subject) -> None:
                         still.add(cell.mode)
         if not late:
             raise NotApplicable("every end that it declares is the earliest")
-        for mode in late.keys() - still:
+        for mode in (each for each in late if each not in still):
             earlier = "PRE_REPLAY" if late[mode] is SharedReadEnds.IN_REPLAY else "IN_REPLAY"
             what = f"nothing is read later than {earlier} in any {mode.value} step"
             claim = f"{late[mode].name} for {mode.value} steps"

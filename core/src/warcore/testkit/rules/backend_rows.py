@@ -125,7 +125,7 @@ def _first_difference(one: torch.Tensor, other: torch.Tensor, limit: float) -> i
 
 def _owner(stand: Stand, layer: int, page: int) -> int:
     """Whose page it is: the number of a row of the table."""
-    pages = stand.slots_in(layer) // stand.shape.page_size
+    pages = stand.tables.slots_in(layer) // stand.shape.page_size
     return int((pages == page).any(1).nonzero()[-1])
 
 
@@ -180,7 +180,7 @@ def _other_memory(stand: Stand, mode: ForwardMode, cell: str) -> None:
 def _scramble(stand: Stand, rows: list[int]) -> None:
     """Other numbers in the pages of these rows, and none that is not finite."""
     for number, layer in enumerate(stand.kv):
-        slots = stand.slots_in(number)[rows]
+        slots = stand.tables.slots_in(number)[rows]
         pages = sorted(set((slots // stand.shape.page_size).flatten().tolist()))
         for memory in layer.values():
             held = memory[pages]

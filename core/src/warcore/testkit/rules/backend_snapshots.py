@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from warcore.contract import SharedReadEnds
 from warcore.fence import FenceReason
 from warcore.testkit.check import check
-from warcore.testkit.definitions import definition, line_of
+from warcore.testkit.definitions import definition, judged
 from warcore.testkit.guard import PageGuard, supported
 from warcore.testkit.late import changed_by, late_access
+from warcore.testkit.lines import by_line
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.owing import compare
 from warcore.testkit.snapshots import (
@@ -83,20 +84,15 @@ def snapshot_may_be_missing(subject: Subject) -> None:
     _applies(subject)
     for stand in prefill_stands(subject, unasked(subject.cls)):
         for cell, batch in prefills(subject, stand):
-            output = _run(subject, stand, batch, cell, "without its hook ")
-            if cell:
-                compare(stand, batch, output, cell, "without its hook ")
+            _run(subject, stand, batch, cell, "without its hook ")
 
 
-def _run(subject: Subject, stand: Stand, batch: ForwardBatch, cell: str, when: str) -> Any:
-    try:
-        return stand.run(batch)[0]
-    except Exception as error:
-        where = line_of(error, subject.cls)
-        if not where:
-            raise
-        what = f"{when}it raised {type(error).__name__}: {error}"
-        raise Refuted(Failure("right prefills", what, where, cell=cell)) from error
+def _run(subject: Subject, stand: Stand, batch: ForwardBatch, cell: str, when: str) -> None:
+    """Refuted unless the prefill runs and, if it is of a cell, its output is right."""
+    with judged(subject.cls, "right prefills", cell, when):
+        output, _ = stand.run(batch)
+    if cell:
+        compare(stand, batch, output, cell, when)
 
 
 @check("backend", needs=("backend.votes",), after=("backend.snapshot_may_be_missing",))
@@ -152,9 +148,7 @@ def _broken(
         when = "in the step after one whose hook raised "
         if allowed is not None:
             when = "after its hook raised "
-        output = _run(subject, stand, batch, cell, when)
-        if cell:
-            compare(stand, batch, output, cell, when)
+        _run(subject, stand, batch, cell, when)
     breaking.allowed, breaking.at_end = None, False
 
 
@@ -173,6 +167,7 @@ def snapshot_is_true(subject: Subject) -> None:
     if supported() is not None:
         _overwritten(subject, cls, asked)
         return
+    found: list[Failure] = []
     with PageGuard() as guard:
         for stand in prefill_stands(subject, cls, guard):
             window = guard.window("forward")
@@ -180,9 +175,10 @@ def snapshot_is_true(subject: Subject) -> None:
                 asked.told.clear()
                 stand.run(batch)
                 claim = _claim(asked)
-                late = late_access(stand, batch, window, claim, cell) if cell and claim else None
-                if late is not None:
-                    raise Refuted(late)
+                if cell and claim:
+                    found += late_access(stand, batch, window, claim, cell)
+    if found:
+        raise Refuted(by_line(found))
     _overwritten(subject, cls, asked)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
-
 from warcore.contract import GraphKind
 from warcore.errors import WarcoreError, WiringError
 from warcore.testkit.check import check
 from warcore.testkit.definitions import definition, line_of, said_line
 from warcore.testkit.late import changed_by, late_accesses, tells_an_end
+from warcore.testkit.lines import by_line
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
 from warcore.testkit.owing import compare
 from warcore.testkit.walk import cells_of, declared, stands
@@ -110,9 +109,7 @@ def no_late_access(subject: Subject) -> None:
     """
     found = list(late_accesses(subject))
     if found:
-        same = [late for late in found if late.where == found[0].where]
-        seen_by = dict.fromkeys(detector for late in same for detector in late.seen_by)
-        raise Refuted(attrs.evolve(found[0], more=len(same) - 1, seen_by=tuple(seen_by)))
+        raise Refuted(by_line(found))
 
 
 @check("backend", needs=("backend.votes",), after=("backend.no_late_access",))
@@ -125,21 +122,24 @@ def overwritten(subject: Subject) -> None:
     Keep a copy in memory of your own, not a view; `.to()` and slicing may give views.
     """
     told = False
+    found: list[Failure] = []
     for stand in stands(subject):
         for cell in cells_of(subject, stand):
             if tells_an_end(stand, cell):
                 told = True
-                for batch in stand.steps(cell):
-                    _unchanged(stand, cell, batch)
+                found += filter(None, (_changed(stand, cell, each) for each in stand.steps(cell)))
+    if found:
+        raise Refuted(by_line(found))
     if not told and not subject.cells:
         raise NotApplicable("it declares no end in any mode: every step is coarse")
 
 
-def _unchanged(stand: Stand, cell: Cell, batch: ForwardBatch) -> None:
+def _changed(stand: Stand, cell: Cell, batch: ForwardBatch) -> Failure | None:
     try:
         shows = changed_by(stand, batch)
     except Unproven as why:
         raise Unproven(f"{cell}: {why}") from why
-    if shows is not None:
-        what = f"the output changes when the table is overwritten after that with {shows}"
-        raise Refuted(Failure(declared(stand, cell), what, "", ("poison",), str(cell)))
+    if shows is None:
+        return None
+    what = f"the output changes when the table is overwritten after that with {shows}"
+    return Failure(declared(stand, cell), what, "", ("poison",), str(cell))

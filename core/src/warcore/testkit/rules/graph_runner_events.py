@@ -11,9 +11,11 @@ import torch
 from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.errors import WarcoreError
 from warcore.fence import FenceReason
+from warcore.testkit.answers import refuse_other_answers
 from warcore.testkit.cell import BUCKETS
 from warcore.testkit.check import check
-from warcore.testkit.engineraces import races_of
+from warcore.testkit.definitions import with_context
+from warcore.testkit.engineraces import races_of, refuse_race
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.paged import paged
 from warcore.testkit.runnerstand import SHAPE, batch_of, captured, runner_stand
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
     from warcore.testkit.stand import Stand
     from warcore.testkit.subject import Subject
-    from warcore.testkit.workload import Answer, Served
 
 ORDERS: dict[tuple[SharedReadEnds, bool], tuple[str, ...]] = {
     (SharedReadEnds.PRE_REPLAY, True): ("out_graph", "record", "offer", "replay"),
@@ -103,10 +104,10 @@ def _not_early(stand: Stand, batch: ForwardBatch, quiet: torch.Tensor, cell: str
 
     def end() -> None:
         ends.append(1)
-        stand.write_table(torch.zeros_like(stand.slots))
+        stand.tables.write(torch.zeros_like(stand.tables.slots))
 
     output, _ = stand.run(batch, end)
-    stand.write_table(stand.slots)
+    stand.tables.write(stand.tables.slots)
     if len(ends) != 1:
         what = f"a replay passes the end of the reads {len(ends)} times"
         raise Refuted(_misplaced("a marker that each replay passes once", what, cell))
@@ -149,18 +150,12 @@ def without_a_marker(subject: Subject) -> None:
 def _markerless_stand(subject: Subject) -> Stand:
     """The runner on a device without external events. Refuted if it cannot do without."""
     try:
-        return runner_stand(subject, SharedReadEnds.IN_REPLAY, runner=_markerless(subject.cls))
+        return runner_stand(
+            subject, SharedReadEnds.IN_REPLAY, runner=with_context(subject.cls, marker=None)
+        )
     except WarcoreError as error:
         declared = "captures where ctx.marker is None"
         raise Refuted(Failure(declared, error.what)) from error
-
-
-def _markerless(cls: Any) -> Any:
-
-    def init(self: Any, ctx: Any) -> None:
-        cls.__init__(self, attrs.evolve(ctx, marker=None))
-
-    return type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
 
 
 @check("graph_runner", needs=("graph_runner.order", "graph_runner.marker"))
@@ -183,7 +178,7 @@ def fences(subject: Subject) -> None:
 
 def _refuse_early_end(stand: Stand, batch: ForwardBatch, end: SharedReadEnds, cell: str) -> None:
     quiet, _ = stand.run(batch)
-    output, fence = stand.run_overwritten(batch, torch.zeros_like(stand.slots))
+    output, fence = stand.run_overwritten(batch, torch.zeros_like(stand.tables.slots))
     if fence.reason is not FenceReason.FINE or not torch.equal(output, quiet):
         what = f"the fence fell too early, or not at all ({fence.reason.value})"
         raise Refuted(Failure(f"reads end at {end.name}", what, seen_by=("poison",), cell=cell))
@@ -214,23 +209,20 @@ def in_an_engine(subject: Subject) -> None:
     Keep nothing of one step for the next, and no work on a stream of your own.
     """
     eager, replayed = _workloads(subject)
-    with quiet_torch(), eager.engine() as engine:
-        owed = eager.serve(engine).answers
+    owed = eager.run()
     if subject.wants("races"):
-        _refuse_races(replayed)
+        with quiet_torch():
+            found = races_of(replayed)
+        declared = "accesses that a stream or an event orders, whoever runs first"
+        refuse_race(found, declared, "races", where="")
     for host in ("inline", *(f"seeded:{seed}" for seed in range(SEEDS))):
         if subject.wants(host):
-            with quiet_torch(), replayed.engine(host) as engine:
-                _refuse_other_answers(replayed.serve(engine), owed, host)
-
-
-def _refuse_races(workload: Workload) -> None:
-    with quiet_torch():
-        found = races_of(workload).races
-    if found:
-        declared = "accesses that a stream or an event orders, whoever runs first"
-        by, more = ("happens-before",), len(found) - 1
-        raise Refuted(Failure(declared, str(found[0]), seen_by=by, cell="races", more=more))
+            served = replayed.run(host)
+            if not served.replays:
+                why = "it replays no step of an engine: it captures neither DECODE nor EXTEND"
+                raise NotApplicable(why)
+            failure = Failure("the answers of an engine without graphs", "", cell=host)
+            refuse_other_answers(replayed, served, owed, failure)
 
 
 def _workloads(subject: Subject) -> tuple[Workload, Workload]:
@@ -240,15 +232,3 @@ def _workloads(subject: Subject) -> tuple[Workload, Workload]:
     prefills = [6] if ForwardMode.EXTEND in subject.cls.modes else None
     graphs = {"graph_prefill_buckets": prefills}
     return Workload(shape, backend), Workload(shape, backend, runner, more=graphs)
-
-
-def _refuse_other_answers(served: Served, owed: tuple[Answer, ...], cell: str) -> None:
-    if not served.replays:
-        raise NotApplicable(
-            "it replays no step of an engine: it captures neither DECODE nor EXTEND"
-        )
-    for place, (got, answer) in enumerate(zip(served.answers, owed, strict=True)):
-        if got != answer:
-            told = got.error or f"tokens {[*got.tokens]}"
-            what = f"request {place} gets {told} in place of tokens {[*answer.tokens]}"
-            raise Refuted(Failure("the answers of an engine without graphs", what, cell=cell))

@@ -150,14 +150,14 @@ def _input_moves(stand: Stand, batch: ForwardBatch) -> None:
     """The rows of the captured step that holds `batch` get other memory."""
     captures = captures_of(stand, batch.mode)
     bucket: Any = captures.bucket_for(batch)
-    view = captures._runner.load(batch, bucket)  # noqa: SLF001 - the kit looks inside on purpose
+    view = captures.runner.load(batch, bucket)
     _move(view.rows)
 
 
 def _buffer_moves(stand: Stand, batch: ForwardBatch) -> None:
     """What the kit's backend gathered gets other memory."""
     backend: Any = stand.backend
-    statics = backend.ctx.static.__self__._named  # noqa: SLF001 - as above
+    statics = backend.ctx.static.__self__.named
     del batch
     _move(statics["paged.slots"])
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from warcore.testkit.answers import refuse_other_answers
 from warcore.testkit.check import check
 from warcore.testkit.definitions import definition, line_of, with_methods
 from warcore.testkit.draftlog import DraftLog
+from warcore.testkit.insides import Insides
 from warcore.testkit.outcome import Failure, Refuted
-from warcore.testkit.specworkload import agree, run, usual, workload
+from warcore.testkit.specworkload import usual, workload
 from warcore.testkit.walk import quiet_torch
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from warcore.spec import SpecContext
     from warcore.testkit.specworkload import Way
     from warcore.testkit.subject import Subject
-    from warcore.testkit.workload import Served, Workload
+    from warcore.testkit.workload import Answer, Asked, Served, Workload
 
 PLANNED = "a failure of the kit's own"
 POINTS = ("before-draft", "after-draft", "before-draft_extend", "in-a-runner")
@@ -73,9 +75,9 @@ def _refuse_leaks(subject: Subject, way: Way) -> None:
 
 def _refuse_held(engine: Engine, served: Served, cell: str) -> None:
     rows, pages = served.leaked
-    step: Any = engine._assembly.scheduler.launcher._step  # noqa: SLF001 - the kit looks inside
-    rings = [step._done, *(runner._ring for runner in step._runners)]  # noqa: SLF001 - as above
-    events = sum(ticket is not None for ring in rings for ticket in ring._held)  # noqa: SLF001
+    insides = Insides(engine)
+    rings = [insides.done, *(runner.ring for runner in insides.runners)]
+    events = sum(ticket is not None for ring in rings for ticket in ring.held)
     if rows or pages or events:
         what = f"{rows} rows, {pages} pages and {events} events are not free once all is over"
         raise Refuted(Failure("everything is given back", what, cell=cell))
@@ -84,21 +86,24 @@ def _refuse_held(engine: Engine, served: Served, cell: str) -> None:
 def _refuse_after_failure(subject: Subject, way: Way, point: str, cell: str) -> None:
     failing, log = Failing(point), DraftLog()
     load: Workload = workload(subject, way, _Both(failing, log))
-    owed = run(workload(subject, None, **way.fields))
+    owed = workload(subject, None, **way.fields).run()
     with quiet_torch(), load.engine() as engine:
         hurt, healed = load.serve(engine), load.serve(engine)
         _refuse_held(engine, healed, cell)
     errors = [error for error in log.errors if not isinstance(error, Planned)]
     where = line_of(errors[0], subject.cls) if errors else definition(subject.cls, "draft")
-    for served in (hurt, healed):
-        for asked, mine, right in zip(load.requests, served.answers, owed.answers, strict=True):
-            if mine.error and PLANNED in mine.error and served is hurt:
-                continue
-            if not asked.temperature and not agree(asked, mine, right):
-                got = mine.error or [*mine.tokens]
-                what = f"after a failure {asked.prompt!r} gets {got}, and not {[*right.tokens]}"
-                declared = "a failure ends the requests of its step, and no others"
-                raise Refuted(Failure(declared, what, where, cell=cell))
+    declared = "a failure ends the requests of its step, and no others"
+    failure = Failure(declared, "after a failure ", where, cell=cell)
+    refuse_other_answers(load, hurt, owed, failure, _has_ended)
+    refuse_other_answers(load, healed, owed, failure, _is_sampled)
+
+
+def _has_ended(asked: Asked, got: Answer) -> bool:
+    return PLANNED in (got.error or "") or _is_sampled(asked, got)
+
+
+def _is_sampled(asked: Asked, got: Answer) -> bool:  # noqa: ARG001
+    return asked.temperature > 0
 
 
 @attrs.frozen
@@ -141,8 +146,8 @@ class Failing:
         return with_methods(cls, __init__=__init__, draft=draft, draft_extend=draft_extend)
 
     def _failing(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(model: Any) -> Any:
-            runner = make(model)
+        def made(*given: Any, **named: Any) -> Any:
+            runner = make(*given, **named)
             execute = runner.execute
 
             def executed(batch: Any) -> Any:

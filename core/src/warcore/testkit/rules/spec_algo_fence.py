@@ -10,6 +10,7 @@ import attrs
 from warcore.testkit.attribution import Attribution
 from warcore.testkit.check import check
 from warcore.testkit.definitions import definition
+from warcore.testkit.insides import Insides
 from warcore.testkit.latesteps import is_decode, is_prefill, look, told
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
 from warcore.testkit.specworkload import usual, workload
@@ -65,9 +66,7 @@ def later_prefill_reader(subject: Subject) -> None:
 
 
 def _refuse_late(subject: Subject, which: Which, declared: str) -> None:
-    for way in usual(subject):
-        if not subject.wants(way):
-            continue
+    for way in filter(subject.wants, usual(subject)):
         load = partial(workload, subject, way)
         late, served = look(load, which, subject.cls)
         failure = told(load, which, late)
@@ -88,9 +87,7 @@ def could_be_earlier(subject: Subject) -> None:
     Name None unless the draft runner executes in `draft_extend`; declare
     `later_prefill_reader = False` where `draft_extend` reads no table after a prefill.
     """
-    for way in usual(subject):
-        if not subject.wants(way):
-            continue
+    for way in filter(subject.wants, usual(subject)):
         read, reasons = _reads_after_prefills(subject, way)
         if reasons & UNPUBLISHED:
             what = "no event is published in steps with drafts: their fence is coarse"
@@ -107,20 +104,16 @@ def _reads_after_prefills(subject: Subject, way: Way) -> tuple[bool, set[str]]:
     """Whether any table is read there, and the reasons of all fences."""
     inside: list[bool] = []
     reads: list[Access] = []
-    load, wrapping = workload(subject, way), Wrapping()
+    load = workload(subject, way)
     with quiet_torch(), load.engine() as engine:
-        assembly: Any = engine._assembly  # noqa: SLF001 - the kit looks inside on purpose
-        drafting = assembly.scheduler.launcher._step._drafting  # noqa: SLF001 - as above
-        wrapping.wrap(drafting, "after_prefill", partial(_within, inside))
+        insides = Insides(engine)
         seen = Attribution(
-            {"req_to_token": assembly.wired.shared.tables.req_to_token},
+            {"req_to_token": insides.shared.tables.req_to_token},
             lambda access: reads.append(access) if inside else None,
         )
-        try:
-            with assembly.device.watched_by(seen):
-                load.serve(engine)
-        finally:
-            wrapping.restore()
+        with Wrapping() as wrapping, insides.device.watched_by(seen):
+            wrapping.wrap(insides.drafting, "after_prefill", partial(_within, inside))
+            load.serve(engine)
         reasons = {each["reason"] for each in engine.stats()["fences"]}
     if seen.addresses_taken or seen.missing:
         raise Unproven("a read would be out of sight: an address of the tables was taken")

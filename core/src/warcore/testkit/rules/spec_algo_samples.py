@@ -11,6 +11,7 @@ from warcore.testkit.check import check
 from warcore.testkit.definitions import definition
 from warcore.testkit.distribution import FAR, deviation, expected_counts, observed_counts
 from warcore.testkit.draftlog import DraftLog
+from warcore.testkit.insides import Insides
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.specworkload import UNFENCED, usual, workload
 from warcore.testkit.walk import quiet_torch
@@ -35,9 +36,7 @@ def distribution(subject: Subject) -> None:
     Draw each token from `probs` on its own, or leave `probs` out: then it counts as it is.
     """
     tested = False
-    for way in usual(subject):
-        if not subject.wants(way):
-            continue
+    for way in filter(subject.wants, usual(subject)):
         log = DraftLog()
         answers, model = _sampled(subject, way, log)
         if not log.draws:
@@ -81,4 +80,4 @@ def _sampled(subject: Subject, way: Way, log: DraftLog) -> tuple[list[tuple[int,
         few = engine.generate([PROMPT] * TOGETHER, params[:TOGETHER], raw=True)
         if log.draws:
             few += engine.generate([PROMPT] * (SAMPLES - TOGETHER), params[TOGETHER:], raw=True)
-        return [tuple(output.output_ids) for output in few], engine._assembly.model  # noqa: SLF001
+        return [tuple(output.output_ids) for output in few], Insides(engine).model

@@ -6,24 +6,24 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warcore.errors import WarcoreError
+from warcore.testkit.answers import refuse_other_schedules
 from warcore.testkit.check import check
 from warcore.testkit.definitions import definition, with_methods
 from warcore.testkit.draftlog import DraftLog
-from warcore.testkit.engineraces import races_of
+from warcore.testkit.engineraces import refuse_races
 from warcore.testkit.outcome import Failure, Refuted, Unproven
-from warcore.testkit.specworkload import REQUESTS, UNFENCED, agree, run, usual, workload
+from warcore.testkit.specworkload import UNFENCED, usual, workload
 from warcore.testkit.twin import Twins
 from warcore.testkit.waiting import Fetches, Waits
-from warcore.testkit.walk import quiet_torch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from warcore.batch import ForwardBatch
     from warcore.spec import Accepted
-    from warcore.testkit.race import Race
     from warcore.testkit.specworkload import Way
     from warcore.testkit.subject import Subject
-    from warcore.testkit.workload import Served, Workload
+    from warcore.testkit.workload import Workload
 
 SEEDS, THOROUGH_SEEDS = 8, 80
 FIRST = 2
@@ -43,24 +43,21 @@ def relay_only(subject: Subject) -> None:
     Declare tensors in `relay(spec)` and index them by `batch.rows`; keep nothing of a request in
     Python, and submit nothing to another stream.
     """
-    unseen: tuple[str, ...] = ()
+    refuse_races(_relays(subject), "accesses that the forward stream orders")
+
+
+def _relays(subject: Subject) -> Iterator[tuple[str, Workload]]:
+    """The engines whose races are asked for, each once its state has been judged."""
     for way in usual(subject):
         if subject.wants(f"{way}-state"):
             _refuse_other_state(subject, way)
-        cell = f"{way}-races"
-        if subject.wants(cell):
-            with quiet_torch():
-                found = races_of(workload(subject, way))
-            if found.races:
-                raise Refuted(_racing(found.races, subject, cell))
-            unseen = unseen or found.unseen
-    if unseen:
-        raise Unproven(f"out of the detector's sight: {unseen[0]}")
+        if subject.wants(f"{way}-races"):
+            yield f"{way}-races", workload(subject, way)
 
 
 def _refuse_other_state(subject: Subject, way: Way) -> None:
     twins = Twins()
-    run(workload(subject, way, twins))
+    workload(subject, way, twins).run()
     if twins.unsteady:
         raise Unproven(
             f"{way}: asked twice it drafts differently, so its state cannot be told from its luck; "
@@ -73,21 +70,6 @@ def _refuse_other_state(subject: Subject, way: Way) -> None:
         )
         where = definition(subject.cls, "draft")
         raise Refuted(Failure("state in ctx.relay only", what, where, cell=f"{way}-state"))
-
-
-def _racing(found: tuple[Race, ...], subject: Subject, cell: str) -> Failure:
-    folder = str(Path(inspect.getfile(subject.cls)).parent)
-    race = found[0]
-    places = [each.place for each in (race.first, race.second) if each.place is not None]
-    places.sort(key=lambda place: not place.file.startswith(folder))
-    return Failure(
-        "accesses that the forward stream orders",
-        str(race),
-        where=str(places[0]) if places else "",
-        seen_by=("happens-before",),
-        cell=cell,
-        more=len(found) - 1,
-    )
 
 
 @check("spec_algo", needs=(*LOSSLESS, "spec_algo.relay_only"), devices=("host",))
@@ -104,37 +86,10 @@ def schedules(subject: Subject) -> None:
     """
     seeds = range(THOROUGH_SEEDS if subject.thorough else SEEDS)
     for way in usual(subject):
-        wanted = {f"seed{seed}-{way}": seed for seed in seeds}
-        wanted = {cell: seed for cell, seed in wanted.items() if subject.wants(cell)}
-        if not wanted:
-            continue
         log = DraftLog()
-        serial = run(workload(subject, way, log))
-        if serial != run(workload(subject, way)):
-            raise Unproven(f"{way}: the same serial run twice gives different answers")
-        for cell, seed in wanted.items():
-            drawn = _drawn(workload(subject, way), seed, cell)
-            _refuse_other_answers(drawn, serial, cell, draws=log.draws)
-
-
-def _drawn(load: Workload, seed: int, cell: str) -> Served:
-    try:
-        return run(load, f"seeded:{seed}")
-    except WarcoreError as error:
-        what = f"with seed {seed} the engine stops: {error.what}"
-        raise Refuted(
-            Failure("an engine that goes on in every schedule", what, cell=cell)
-        ) from error
-
-
-def _refuse_other_answers(drawn: Served, serial: Served, cell: str, *, draws: bool) -> None:
-    for asked, got, owed in zip(REQUESTS, drawn.answers, serial.answers, strict=True):
+        logged, load = workload(subject, way, log), workload(subject, way)
         # A draft that is drawn may be another one for each order of steps.
-        if not (asked.temperature and draws) and not agree(asked, got, owed):
-            mine = got.error or [*got.tokens]
-            what = f"{asked.prompt!r} is answered {mine}, and not {[*owed.tokens]}"
-            declared = "the answers of the serial run in every schedule"
-            raise Refuted(Failure(declared, what, "", ("seeded schedules",), cell))
+        refuse_other_schedules(subject, load, str(way), seeds, serial=logged, excused=log.excuses)
 
 
 @check("spec_algo", needs=("spec_algo.why_not",), devices=("host",))
@@ -149,11 +104,9 @@ def no_host_sync(subject: Subject) -> None:
     Stay in tensors: `torch.where`, `gather` and `index_select` in place of `.item()`, `.tolist()`,
     boolean indexing and `nonzero`; say with `Draft.lengths` how much is meant.
     """
-    for way in usual(subject):
-        if not subject.wants(way):
-            continue
+    for way in filter(subject.wants, usual(subject)):
         waits = Waits(Path(inspect.getfile(subject.cls)).parent)
-        run(workload(subject, way, _Asking(waits), **UNFENCED))
+        workload(subject, way, _Asking(waits), **UNFENCED).run()
         if waits.found:
             what, where = waits.found[0]
             more = len({place for _, place in waits.found} - {where})

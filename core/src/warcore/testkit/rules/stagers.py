@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from warcore.device import Observer
+from warcore.testkit.answers import refuse_other_answers
 from warcore.testkit.check import check
 from warcore.testkit.definitions import definition, line_of
 from warcore.testkit.draftlog import DraftLog
-from warcore.testkit.engineraces import races_of
+from warcore.testkit.engineraces import refuse_races
+from warcore.testkit.insides import Insides
 from warcore.testkit.laterreaders import CASES, staged_workload
 from warcore.testkit.latesteps import is_prefill, look, told
-from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
-from warcore.testkit.specworkload import agree, run, workload
+from warcore.testkit.outcome import Failure, NotApplicable, Refuted
+from warcore.testkit.specworkload import workload
 from warcore.testkit.stagelog import StageLog
 from warcore.testkit.walk import quiet_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from warcore.device import Stream, Ticket
     from warcore.testkit.laterreaders import Case
     from warcore.testkit.subject import Subject
     from warcore.testkit.workload import Workload
@@ -45,9 +45,7 @@ def why_not(subject: Subject) -> None:
     Ask `later_prefill_reader`, `tree` and the like; never compare names or classes.
     """
     cls = subject.cls
-    for case in CASES:
-        if not subject.wants(case):
-            continue
+    for case in filter(subject.wants, CASES):
         renamed = type("Another", (case.algorithm,), {"__module__": "elsewhere"})
         first, again, other = map(cls.why_not, (case.algorithm, case.algorithm, renamed))
         where = definition(cls, "why_not")
@@ -83,7 +81,7 @@ def strict_bool(subject: Subject) -> None:
     """
     for case in _cases(subject):
         log = StageLog()
-        run(staged_workload(subject, case, stages=log))
+        staged_workload(subject, case, stages=log).run()
         odd = [answer for answer in log.answers if type(answer) is not bool]
         if log.errors or odd:
             what = f"it raised {log.errors[0]!r}" if log.errors else f"it returned {odd[0]!r}"
@@ -106,17 +104,13 @@ def costs_overlap_only(subject: Subject) -> None:
     Write into memory from `ctx.static` alone; leave the batch and the caches as they are.
     """
     for case in _cases(subject):
-        owed = run(workload(subject, None, backend=case.backend))
+        owed = workload(subject, None, backend=case.backend).run()
         for name, instead in (("", _own), ("False", _declines), ("an error", _fails)):
             load = staged_workload(subject, case, stages=StageLog(instead=instead))
-            served = run(load)
-            for asked, mine, right in zip(load.requests, served.answers, owed.answers, strict=True):
-                if not agree(asked, mine, right):
-                    after = f"after {name} in its place, " if name else ""
-                    got = mine.error or [*mine.tokens]
-                    what = f"{after}{asked.prompt!r} is answered {got}, and not {[*right.tokens]}"
-                    declared = "the answers of the target alone"
-                    raise Refuted(Failure(declared, what, _stage(subject), cell=str(case)))
+            after = f"after {name} in its place, " if name else ""
+            declared = "the answers of the target alone"
+            failure = Failure(declared, after, _stage(subject), cell=str(case))
+            refuse_other_answers(load, load.run(), owed, failure)
 
 
 def _own(call: int) -> bool | None:
@@ -172,30 +166,18 @@ def order(subject: Subject) -> None:
     """
     for case in _cases(subject):
         log = StageLog()
-        watch = _Recorded(log)
         load = staged_workload(subject, case, stages=log)
-        with quiet_torch(), load.engine() as engine:
-            device = engine._assembly.device  # noqa: SLF001 - the kit looks inside on purpose
-            with device.watched_by(watch):
-                load.serve(engine)
-        if watch.early:
-            what = f"{watch.early[0]} is recorded while it stages"
+        with (
+            quiet_torch(),
+            load.engine() as engine,
+            Insides(engine).device.watched_by(log),
+        ):
+            load.serve(engine)
+        if log.recorded_within:
+            what = f"{log.recorded_within[0]} is recorded while it stages"
             raise Refuted(
                 Failure("an order of stage, event, record", what, _stage(subject), cell=str(case))
             )
-
-
-class _Recorded(Observer):
-    """Notes each record that is passed while a stager is at work."""
-
-    def __init__(self, log: StageLog) -> None:
-        self.early: list[str] = []
-        self._log = log
-
-    def recorded(self, stream: Stream, ticket: Ticket) -> None:
-        """A record of any stream."""
-        if self._log.inside:
-            self.early.append(f"{ticket.event!r} on stream {stream.name}")
 
 
 @check("stager", needs=("stager.true_is_true",), devices=("host",))
@@ -218,7 +200,7 @@ def nothing_outlives(subject: Subject) -> None:
         if alive:
             what = f"{alive} of {len(log.batches)} batches are still held once all is over"
             raise Refuted(Failure("no batch is kept", what, _stage(subject), cell=str(case)))
-        run(staged_workload(None, case, without))
+        staged_workload(None, case, without).run()
         if not with_it.equals(without):
             what = "the drafts are others than without the stager"
             declared = "each batch has what was staged for it"
@@ -234,19 +216,8 @@ def races(subject: Subject) -> None:
 
     Do it on the stream that you are called on; bring host values with `ctx.stage`.
     """
-    unseen: tuple[str, ...] = ()
-    for case in _cases(subject):
-        with quiet_torch():
-            found = races_of(staged_workload(subject, case))
-        if found.races:
-            race = found.races[0]
-            what, more = str(race), len(found.races) - 1
-            declared = "accesses that the forward stream orders"
-            seen_by = ("happens-before",)
-            raise Refuted(Failure(declared, what, _stage(subject), seen_by, str(case), more))
-        unseen = unseen or found.unseen
-    if unseen:
-        raise Unproven(f"out of the detector's sight: {unseen[0]}")
+    loads = ((str(case), staged_workload(subject, case)) for case in _cases(subject))
+    refuse_races(loads, "accesses that the forward stream orders", _stage(subject))
 
 
 @check("stager", level="SHOULD", needs=("stager.true_is_true",), devices=("host",))
@@ -260,7 +231,7 @@ def could_be_earlier(subject: Subject) -> None:
     """
     for case in _cases(subject):
         log = StageLog()
-        run(staged_workload(subject, case, stages=log))
+        staged_workload(subject, case, stages=log).run()
         if case.can_be_staged and log.answers and True not in log.answers:
             what = f"it declined all of {len(log.answers)} batches, which can be staged"
             raise Refuted(Failure("a stager that stages", what, _stage(subject), cell=str(case)))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from warcore_backend_triton import kernels
+from warcore_backend_triton import kernels, lookup_kernels
 from warcore_backend_triton.interpreter import LAUNCHING, interprets
 from warcore_backend_triton.tiling import CHUNK, SPANS, Heads, power_of_two, rows_of
 
@@ -74,7 +74,7 @@ def plan(
     together = power_of_two(batch) if INTERPRETED else 1
     block = power_of_two(tokens) if INTERPRETED else SPANS
     with _launching():
-        kernels.copy_slots[(-(-batch // together), -(-longest // CHUNK))](
+        lookup_kernels.copy_slots[(-(-batch // together), -(-longest // CHUNK))](
             req_to_token,
             req_to_token.stride(0),
             full_to_swa,
@@ -91,7 +91,7 @@ def plan(
             SWA=full_to_swa is not None,
             **COMPILING,
         )
-        kernels.span[(-(-tokens // block),)](
+        lookup_kernels.span[(-(-tokens // block),)](
             q_start,
             q_row,
             positions,

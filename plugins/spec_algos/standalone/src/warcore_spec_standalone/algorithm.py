@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 import torch
 
-from warcore import Draft, SpecAlgorithm, WiringError
+from warcore import Draft, ForwardMode, SpecAlgorithm, WiringError
 from warcore_spec_standalone.smaller import smaller_model
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Standalone(SpecAlgorithm):
                 f"the target {ctx.spec.target.vocab_size}, so they do not mean the same",
                 next="--opt standalone.model=REF of the same family, or leave it out",
             )
-        self._runner = ctx.make_runner(model)
+        self._runner = ctx.make_runner(model, captured=frozenset({ForwardMode.DECODE}))
 
     def draft(self, batch: ForwardBatch) -> Draft:
         """[B, K]: each token is the likeliest after the one before."""

@@ -1,0 +1,11 @@
+"""Everything that warcore's contract asks of a stager: each check is a test."""
+
+import pytest
+from warcore.testkit import checks
+
+from warcore_stager_sample import Sample
+
+
+@pytest.mark.parametrize("check", checks(Sample), ids=str)
+def test_contract(check):
+    check()
