@@ -15,6 +15,7 @@ import random
 import sys
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -27,6 +28,8 @@ from warcore import Draft, Engine, EngineConfig, SamplingParams, SpecAlgorithm
 from warcore_backend_torch_native import TorchNative
 
 QUICK, ALL = 300, 5000
+# `python -m warcore_spec_eagle.train --quick`: now and then it is right.
+TRAINED = Path(__file__).parent / "vectors" / "eagle_tiny.safetensors"
 LONGEST_PROMPT, LONGEST_ANSWER = 40, 24
 TINY = {
     "model": "random:tiny",
@@ -99,10 +102,13 @@ def served(draw, chosen):
 
 def speculation(draw):
     """Who drafts: plugins, and drafters that are always right, hardly ever, or here and there."""
-    algorithm = draw.choice(["ngram", "standalone", Wrong, Ragged, Anything])
+    algorithm = draw.choice(["ngram", "standalone", "eagle", Wrong, Ragged, Anything])
     chosen = {"spec_algo": algorithm, "spec_tokens": draw.randint(1, 7)}
-    if algorithm == "standalone":
+    if algorithm in ("standalone", "eagle"):
         chosen["stagers"] = draw.choice([[], ["draft_extend"]])
+    if algorithm == "eagle":
+        chosen["options"] = {"eagle.head": draw.choice(["random", str(TRAINED)])}
+    if algorithm == "standalone":
         # The target itself is a drafter that is always right.
         chosen["options"] = draw.choice([{}, {"standalone.model": "random:tiny"}])
     elif draw.random() < 0.5:

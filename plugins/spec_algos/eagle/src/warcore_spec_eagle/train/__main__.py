@@ -46,7 +46,7 @@ class Recipe:
     def places(self) -> list[int]:
         """The places that `prompts` names. WarcoreError if it names none that there are."""
         try:
-            spans = [range(*map(int, span.split(":"))) for span in self.prompts.split(",")]
+            spans = [_span(*map(int, span.split(":"))) for span in self.prompts.split(",")]
         except (ValueError, TypeError) as error:
             raise _unclear(self.prompts) from error
         places = [place for span in spans for place in span]
@@ -54,6 +54,10 @@ class Recipe:
         if not places or not set(places) <= set(there):
             raise _unclear(self.prompts)
         return places
+
+
+def _span(first: int, end: int) -> range:
+    return range(first, end)
 
 
 def _unclear(prompts: str) -> WarcoreError:
