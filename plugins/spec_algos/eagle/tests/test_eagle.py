@@ -6,8 +6,9 @@ import attrs
 import pytest
 import torch
 
-from warcore import Engine, EngineConfig, SamplingParams, WiringError
+from warcore import Engine, EngineConfig, SamplingParams, Stager, WiringError
 from warcore.errors import ConfigError, ModelError
+from warcore_backend_torch_native import TorchNative
 from warcore_model_llama.families import Random
 from warcore_spec_eagle import heads
 from warcore_spec_eagle.weights import HeadSizes, read_head, untrained, write_head
@@ -176,4 +177,59 @@ def test_what_is_no_head_at_all_is_refused(tmp_path):
 def test_more_tokens_than_fit_are_refused(config, error, match):
     with pytest.raises(error, match=match) as raised:
         served(LONG, **eagle(**config))
+    assert raised.value.next
+
+
+class NoTrees(TorchNative):
+    """Verifies chains alone."""
+
+    @classmethod
+    def why_not(cls, spec):
+        reasons = super().why_not(spec)
+        return [*reasons, "it has no masks for trees"] if spec.tree else reasons
+
+
+class InPages(TorchNative):
+    """Keeps keys of which no token can be moved alone."""
+
+    @classmethod
+    def kv_cache(cls, spec):
+        memories = super().kv_cache(spec)
+        k = memories["k"]
+        turned = (k.shape[1], spec.page_size, *k.shape[2:])
+        return {**memories, "k": attrs.evolve(k, shape=turned)}
+
+
+@pytest.mark.parametrize(
+    ("backend", "match"),
+    [(NoTrees, "it has no masks for trees"), (InPages, "no token can be moved alone")],
+)
+def test_a_tree_that_the_backend_cannot_verify_is_refused(backend, match):
+    with pytest.raises(WiringError, match=match) as raised:
+        served(LONG, **eagle(spec_tokens=5, spec_topk=2, backend=backend))
+    assert raised.value.next
+
+
+def test_chains_are_verified_by_a_backend_without_trees():
+    expected, _ = served(LONG)
+    got, _ = served(LONG, **eagle(backend=NoTrees))
+    assert got == expected
+
+
+class Picky(Stager):
+    """Stages for algorithms of its own alone."""
+
+    @classmethod
+    def why_not(cls, algorithm):
+        return [f"{algorithm.__name__} keeps {kept}" for kept in ("features", "a relay")]
+
+    def stage(self, batch):
+        raise AssertionError("it is refused before it stages")
+
+
+def test_a_stager_that_does_not_fit_is_refused_with_all_reasons():
+    with pytest.raises(WiringError) as raised:
+        served(LONG, **eagle(stagers=[Picky]))
+    assert "Eagle keeps features" in raised.value.what
+    assert "Eagle keeps a relay" in raised.value.what
     assert raised.value.next

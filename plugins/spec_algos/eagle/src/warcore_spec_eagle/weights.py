@@ -95,12 +95,17 @@ class HeadWeights:
 
 
 def untrained(sizes: HeadSizes, seed: int) -> HeadWeights:
-    """Weights in fp32 as training begins with them; it proposes the first tokens there are."""
+    """Weights in fp32 as training begins with them; it proposes the first tokens there are.
+
+    The matrix that joins hands the hidden state on: what comes of it is nearer to the next one than
+    noise is.
+    """
     draw = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, shape in sizes.shapes().items():
         drawn = torch.randn(shape, generator=draw) * GAIN
         tensors[name] = drawn + 1 if len(shape) == 1 else drawn
+    tensors["join"][:, sizes.hidden :].diagonal().add_(1)
     return HeadWeights(sizes, tensors, torch.arange(sizes.draft_vocab))
 
 

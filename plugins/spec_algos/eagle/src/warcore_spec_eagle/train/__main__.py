@@ -34,7 +34,7 @@ class Recipe:
 
     writing: Writing
     learning: Learning
-    prompts: str = "0:1400"
+    prompts: str = "0:3158"
     """FROM:TO, or several with commas: which of the prompts are learnt from."""
     held_out: int = 48
     """Prompts whose texts are foreseen, not learnt."""
@@ -72,7 +72,7 @@ def recipe_of(arguments: argparse.Namespace) -> Recipe:
     seed = arguments.seed
     if arguments.quick:
         writing = Writing(model, "float32", new_tokens=24, running=16, context=160, seed=seed)
-        learning = Learning(epochs=3, texts=4, rate=3e-3, seed=seed, mixed=False)
+        learning = Learning(8, texts=4, rate=3e-2, seed=seed, mixed=False)
         return Recipe(writing, learning, "0:24", 8, 2, 64)
     writing = Writing(model, seed=seed)
     return Recipe(writing, Learning(arguments.epochs, seed=seed), arguments.prompts)
@@ -144,7 +144,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", help="the target (smollm2; with --quick: random:tiny)")
     parser.add_argument("--folder", type=Path, default=Path("eagle-head"), help="where all goes")
     parser.add_argument("--quick", action="store_true", help="a small run, to see that it works")
-    parser.add_argument("--prompts", default="0:1400", help="FROM:TO,...: which to learn from")
+    parser.add_argument("--prompts", default="0:3158", help="FROM:TO,...: which to learn from")
     parser.add_argument("--epochs", type=int, default=Learning().epochs)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
