@@ -96,8 +96,9 @@ def learn(
         network.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
-        for each in (*optimizers, *paces):
-            each.step()
+        for optimizer, pace in zip(optimizers, paces, strict=True):
+            optimizer.step()
+            pace.step()
         losses.append(loss.item())
         if step % every == 0 or step == len(orders):
             seen = foreseen(network, held_out, how)
@@ -115,7 +116,8 @@ def _optimizers(network: Network, how: Learning) -> list[torch.optim.Optimizer]:
 
     Of a few hundred steps, AdamW for all of them makes half as much.
     """
-    matrices, others = [], []
+    matrices: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
     for name, each in network.weights.items():
         (matrices if each.dim() == 2 and name != "rows" else others).append(each)
     muon = torch.optim.Muon(matrices, how.rate, 0.01, adjust_lr_fn="match_rms_adamw")
@@ -146,7 +148,8 @@ def loss_of(network: Network, data: Features, levels: int) -> torch.Tensor:
         weight = _weights(data, depth)
         at = weight > 0
         logits = functional.linear(level.normed[at], network.rows)
-        surprise = Surprise.apply(logits, data.likeliest[:, 1:][at].long(), data.probs[:, 1:][at])
+        likeliest, probs = data.likeliest[:, 1:][at].long(), data.probs[:, 1:][at]
+        surprise = Surprise.apply(logits, likeliest, probs)  # type: ignore[no-untyped-call]
         lost = surprise + FORESIGHT * _apart(level.feature[at], data.hidden[:, 1:][at])
         total = total + DECAY**depth * (lost * weight[at]).sum() / weight.sum().clamp(min=1)
     return total / sum(DECAY**depth for depth in range(levels))
