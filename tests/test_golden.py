@@ -183,6 +183,34 @@ def test_golden_tokens_to_their_end_with_a_window_in_every_layer(runner, above, 
         assert output.output_ids == case["output_ids"], case["prompt"]
 
 
+DRAFTED = [
+    {"spec_algo": "eagle", "graph_runner": "none"},
+    {"spec_algo": "eagle", "spec_tokens": 6, "spec_topk": 2, "stagers": ("draft_extend",)},
+    pytest.param({"spec_algo": "eagle", "prefill_chunk": 7, "mixed": True}, marks=pytest.mark.slow),
+    pytest.param({"spec_algo": "ngram"}, marks=pytest.mark.slow),
+    pytest.param({"spec_algo": "standalone", "stagers": ("draft_extend",)}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("config", DRAFTED, ids=str)
+@pytest.mark.parametrize(
+    ("count", "most"), [(2, 16), pytest.param(len(CASES), None, marks=pytest.mark.slow)]
+)
+def test_golden_tokens_with_drafts(config, count, most):
+    """Nobody sees in the text who drafted; only the drafts that stood are counted."""
+    sizes = {} if "graph_runner" in config else {"graph_buckets": (2,)}
+    cases = CASES[:count]
+    with Engine(small(**config, **sizes)) as engine:
+        params = [SamplingParams(max_new_tokens=len(case["output_ids"][:most])) for case in cases]
+        outputs = engine.generate([case["prompt"] for case in cases], params)
+        drafts = engine.stats()["drafts"]
+    for case, output in zip(cases, outputs, strict=True):
+        assert output.output_ids == case["output_ids"][:most], case["prompt"]
+    assert drafts["drafted"] > 0
+    if config["spec_algo"] == "eagle":
+        assert drafts["accepted"] > 0
+
+
 def test_the_text_is_that_of_the_golden_tokens():
     with Engine(small()) as engine:
         (output,) = engine.generate(CASES[0]["prompt"])

@@ -15,6 +15,7 @@ import random
 import sys
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -29,6 +30,8 @@ from warcore_backend_torch_native import TorchNative
 PLAIN, DRAFTED = 100, 100
 """Seeds without drafts, and for each algorithm."""
 ALL = 2000
+# `python -m warcore_spec_eagle.train --quick`: now and then it is right.
+TRAINED = Path(__file__).parent / "vectors" / "eagle_tiny.safetensors"
 LONGEST_PROMPT, LONGEST_ANSWER = 40, 24
 TINY = {
     "model": "random:tiny",
@@ -159,9 +162,15 @@ class Anything(Wrong):
         return Draft(tokens, parents=self._parents(batch))
 
 
+def eagle(draw):
+    heads = ["random", str(TRAINED)]
+    return staged(trees("eagle", draw), draw) | {"options": {"eagle.head": draw.choice(heads)}}
+
+
 ALGORITHMS = {
     "ngram": lambda draw: trees("ngram", draw),
     "standalone": lambda draw: staged(drafts("standalone", draw), draw),
+    "eagle": eagle,
     "right": right,
     "wrong": lambda draw: trees(Wrong, draw),
     "ragged": lambda draw: trees(Ragged, draw),
