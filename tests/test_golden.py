@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from warcore import Engine, EngineConfig, SamplingParams
+from warcore_backend_torch_native import TorchNative
 
 GOLDEN = json.loads((Path(__file__).parent / "vectors" / "golden_smollm2.json").read_text())
 CASES = GOLDEN["cases"]
@@ -133,6 +134,42 @@ def test_golden_tokens_with_windows_as_long_as_the_context(backend, runner, more
         assert output.output_ids == case["output_ids"][:12], case["prompt"]
 
 
+class OnePool(TorchNative):
+    """Keeps whole sequences in every layer, and masks what lies before a window."""
+
+    window_pool = False
+
+
+def windowed(backend, runner="none", **options):
+    """What follows two golden prompts when every other layer sees 16 tokens only."""
+    options = {"smollm2.window": "16", "smollm2.window_layers": "alternate", **options}
+    with Engine(small(backend=backend, graph_runner=runner, options=options)) as engine:
+        pooled = engine._assembly.describe()["swa_pages"] is not None
+        params = SamplingParams(max_new_tokens=20, ignore_eos=True)
+        outputs = engine.generate([case["prompt"] for case in CASES[:2]], params)
+    return [output.output_ids for output in outputs], pooled
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("backend", "runner", "options"),
+    [
+        ("deepseek_v4", "full", {"deepseek_v4.sparse_above": "8"}),
+        pytest.param("torch_native", "none", {}, marks=SLOW),
+        pytest.param("trtllm_mha", "full", {}, marks=SLOW),
+    ],
+)
+def test_windows_shorter_than_the_text_give_what_a_mask_over_all_of_it_gives(
+    backend, runner, options
+):
+    expected, pooled = windowed(OnePool)
+    assert not pooled
+    assert expected != [case["output_ids"][:20] for case in CASES[:2]]
+    assert windowed(backend, runner, **options) == (expected, True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("runner", "above", "prefill_chunk"), [("none", 0, 512), ("full", 16, 7), ("breakable", 4, 7)]
@@ -144,6 +181,34 @@ def test_golden_tokens_to_their_end_with_a_window_in_every_layer(runner, above, 
         CASES, answers(together=True, config=config | {"options": options}, most=None), strict=True
     ):
         assert output.output_ids == case["output_ids"], case["prompt"]
+
+
+DRAFTED = [
+    {"spec_algo": "eagle", "graph_runner": "none"},
+    {"spec_algo": "eagle", "spec_tokens": 6, "spec_topk": 2, "stagers": ("draft_extend",)},
+    pytest.param({"spec_algo": "eagle", "prefill_chunk": 7, "mixed": True}, marks=pytest.mark.slow),
+    pytest.param({"spec_algo": "ngram"}, marks=pytest.mark.slow),
+    pytest.param({"spec_algo": "standalone", "stagers": ("draft_extend",)}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("config", DRAFTED, ids=str)
+@pytest.mark.parametrize(
+    ("count", "most"), [(2, 16), pytest.param(len(CASES), None, marks=pytest.mark.slow)]
+)
+def test_golden_tokens_with_drafts(config, count, most):
+    """Nobody sees in the text who drafted; only the drafts that stood are counted."""
+    sizes = {} if "graph_runner" in config else {"graph_buckets": (2,)}
+    cases = CASES[:count]
+    with Engine(small(**config, **sizes)) as engine:
+        params = [SamplingParams(max_new_tokens=len(case["output_ids"][:most])) for case in cases]
+        outputs = engine.generate([case["prompt"] for case in cases], params)
+        drafts = engine.stats()["drafts"]
+    for case, output in zip(cases, outputs, strict=True):
+        assert output.output_ids == case["output_ids"][:most], case["prompt"]
+    assert drafts["drafted"] > 0
+    if config["spec_algo"] == "eagle":
+        assert drafts["accepted"] > 0
 
 
 def test_the_text_is_that_of_the_golden_tokens():

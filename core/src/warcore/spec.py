@@ -107,6 +107,9 @@ class SpecAlgorithm(ABC):
     default_tokens: ClassVar[int] = 4
     """K where nobody says."""
     Options: ClassVar[type] = NoOptions
+    check_options: ClassVar[Mapping[str, str]] = {}
+    """Options that the test kit checks it with, as a person would give them: those with which it
+    serves a target that nobody has trained anything for."""
     default_rank: ClassVar[int] = 0
 
     @classmethod

@@ -9,6 +9,7 @@ import attrs
 import torch
 
 from warcore.device import open_device
+from warcore.options import parse_options
 from warcore.spec import DraftSpec
 from warcore.testkit.cell import CONTEXT, Shape
 from warcore.testkit.insides import Insides
@@ -145,7 +146,7 @@ def workload(
     fields = {"context_length": LENGTH, "kv_pages": 14}
     requests, backend = more.pop("requests", REQUESTS), more.pop("backend", Paged)
     if way is not None:
-        cls = with_options(subject.cls, subject.options)
+        cls = with_options(subject.cls, _options(subject))
         named = {
             "spec_algo": cls if follows is None else follows.of(cls),
             "spec_tokens": way.tokens,
@@ -155,6 +156,14 @@ def workload(
     return SpecWorkload(
         SHAPE, backend, device=subject.device, requests=requests, more={**fields, **more}
     )
+
+
+def _options(subject: Subject) -> object:
+    """Those of the subject, or else those that the algorithm is made to be checked with."""
+    cls = subject.cls
+    if subject.options is not None or not cls.check_options:
+        return subject.options
+    return parse_options(subject.record.name, cls.Options, cls.check_options)
 
 
 @contextmanager
