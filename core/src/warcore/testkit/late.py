@@ -13,6 +13,7 @@ import torch
 from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.device.operations import noting_origins
 from warcore.testkit.attribution import Attribution
+from warcore.testkit.claims import in_claims
 from warcore.testkit.elements import element, region
 from warcore.testkit.guard import PageGuard, supported
 from warcore.testkit.naming import Extent, Naming
@@ -46,23 +47,39 @@ def page_guard() -> PageGuard:
 
 
 def late_accesses(subject: Subject) -> Iterator[Failure]:
-    """A failure for each cell in which something is touched too late, and each line that does."""
-    shown = False
+    """A failure for each cell in which something is touched too late, and each line that does.
+
+    First the grid, then a few eager steps of every other shape that the backend says it serves.
+    """
+    shown: list[Failure] = []
     # A replay's touches have the lines of its capture then.
     with page_guard() as guard, noting_origins():
         for stand in stands(subject, guard=guard):
             window = guard.window("forward")
             for cell in cells_of(subject, stand):
-                lines: set[str] = set()
-                for batch in stand.steps(cell) if tells_an_end(stand, cell) else ():
-                    claim = declared(stand, cell)
-                    for late in late_access(
-                        stand, batch, window, claim, str(cell), shows=not shown
-                    ):
-                        shown = shown or "poison" in late.seen_by
-                        if late.where not in lines:
-                            lines.add(late.where)
-                            yield late
+                yield from _late_in(stand, cell, window, shown)
+        window = guard.window("forward")
+
+        def look(stand: Stand, cell: Cell) -> Iterator[Failure]:
+            return _late_in(stand, cell, window, shown)
+
+        yield from in_claims(subject, look, guard)
+
+
+def _late_in(stand: Stand, cell: Cell, window: Window, shown: list[Failure]) -> Iterator[Failure]:
+    """The late accesses of both steps of a cell, each line once.
+
+    shown: gets the first one that showed in an output; later ones need not.
+    """
+    lines: set[str] = set()
+    for batch in stand.steps(cell) if tells_an_end(stand, cell) else ():
+        claim = declared(stand, cell)
+        for late in late_access(stand, batch, window, claim, str(cell), shows=not shown):
+            if "poison" in late.seen_by:
+                shown.append(late)
+            if late.where not in lines:
+                lines.add(late.where)
+                yield late
 
 
 def tells_an_end(stand: Stand, cell: Cell) -> bool:
