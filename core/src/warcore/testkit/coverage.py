@@ -50,8 +50,8 @@ def not_covered(results: Results) -> Iterator[str]:
     else:
         yield (
             "What a CUDA kernel reads too late shows only in the output, or as an address in a "
-            "captured step: a read that changes no output, in an eager step, is not seen. The map of "
-            "windows is not overwritten: only addresses in it are looked for."
+            "captured step: a read that changes no output, in an eager step, is not seen. The map "
+            "of windows is not overwritten: only addresses in it are looked for."
         )
     for detector in detectors(results):
         if detector.why_not is not None:
