@@ -14,7 +14,7 @@ from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.device.operations import noting_origins
 from warcore.testkit.attribution import Attribution
 from warcore.testkit.claims import in_claims
-from warcore.testkit.elements import element, region
+from warcore.testkit.elements import element, region, same
 from warcore.testkit.guard import PageGuard, supported
 from warcore.testkit.naming import Extent, Naming
 from warcore.testkit.outcome import Failure, Unproven
@@ -203,18 +203,18 @@ def changed_by(stand: Stand, batch: ForwardBatch) -> str | None:
     None: the output stays. Unproven if the same step twice gives different bits.
     """
     quiet, *again = (stand.run(batch)[0] for _ in range(BASELINES))
-    if not all(torch.equal(quiet, output) for output in again):
+    if not all(same(quiet, output) for output in again):
         raise Unproven("the same step twice gives different bits")
     for name, slots in _patterns(stand).items():
         output, _ = stand.run_overwritten(batch, slots)
-        if not torch.equal(quiet, output):
+        if not same(quiet, output):
             return name
     # Where the host cannot come between a replay's marker and the rest, the table stands for both.
     if stand.tables.map is None or stand.one_launch:
         return None
     for name, slots in _map_patterns(stand).items():
         output, _ = stand.run(batch, partial(stand.tables.write_map, slots))
-        if not torch.equal(quiet, output):
+        if not same(quiet, output):
             return name
     return None
 
