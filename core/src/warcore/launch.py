@@ -42,8 +42,9 @@ class Found:
 
     tokens: list[int]
     """What follows, at least one."""
-    drafted: int = 0
-    """Of how many drafted tokens all but the last of them were taken."""
+    drafted: int | None = None
+    """Of how many drafted tokens all but the last of them were taken; None: nothing was verified,
+    as in a step with prefills."""
 
 
 @attrs.define
@@ -56,7 +57,9 @@ class Drafts:
     accepted: int = 0
 
     def count(self, request: Request, found: Found) -> None:
-        """One verify of one request."""
+        """What a step found out for one request, if that was by a verify."""
+        if found.drafted is None:
+            return
         stood = len(found.tokens) - 1
         self.steps += 1
         self.drafted += found.drafted

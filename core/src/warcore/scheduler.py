@@ -248,8 +248,7 @@ class Scheduler:
         request = entry.request
         request.pending -= 1
         request.slack -= entry.drafted
-        if entry.drafted:
-            self.drafts.count(request, found)
+        self.drafts.count(request, found)
         try:
             for token in found.tokens:
                 request.accept(token)

@@ -79,6 +79,17 @@ def test_a_draft_that_is_always_right_is_taken_whole(right):
         assert max(output.accept_length for output in outputs) > 3.5
 
 
+def test_a_mixed_step_is_no_verify(right):
+    config = {"mixed": True, "prefill_chunk": 3, "max_running_requests": 2}
+    with engine(context_length=48, spec_algo=Model, spec_tokens=3, **config) as running:
+        outputs = told(running)
+        assert texts(outputs) == right
+        assert fences(running)["mixed", "mode_not_extend"] > 4
+        # What is always right seems to be so in mixed steps too, which judge no drafts.
+        assert running.stats()["drafts"]["accept_length"] > 3.5
+        assert min(output.accept_length for output in outputs) > 3.5
+
+
 @pytest.mark.parametrize("cls", [Half, Model])
 def test_drafts_are_replayed_as_well_as_verifies_and_the_text_is_the_same(cls, right):
     config = {"context_length": 48, "spec_algo": cls, "spec_tokens": 3, "graph_runner": Replaying}
