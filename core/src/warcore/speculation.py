@@ -9,6 +9,7 @@ import attrs
 
 from warcore.errors import ConfigError, WiringError, blame
 from warcore.options import Chosen
+from warcore.pools import pages_for
 from warcore.registry import PluginRecord, load, select
 from warcore.spec import DraftSpec
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from warcore.backend import AttentionBackend, AttentionSpec, TensorSpec
     from warcore.config import EngineConfig
+    from warcore.limits import Limits
     from warcore.model import ModelInfo
     from warcore.records import Kind
     from warcore.spec import SpecAlgorithm
@@ -118,15 +120,32 @@ def _can_be_compacted(backend: type[AttentionBackend], attention: AttentionSpec)
 def room_for_drafts(context: int, most: int, drafted: int, *, asked: bool) -> int:
     """Tokens of a sequence, so that what is drafted behind its end still has positions.
 
-    most: what the model was made for. ConfigError if `context` was asked for and is too long.
+    most: what the model was made for. ConfigError if `context` was asked for and is too long, or
+    if more is drafted than it holds.
     """
     fits = most - drafted - 1
-    if context <= fits:
-        return context
-    if asked or fits < 1:
+    if asked and 0 < fits < context:
         raise ConfigError(
             f"--context-length {context}: with {drafted} drafted tokens the model of {most} tokens "
             f"holds {fits}",
-            next=f"--context-length {fits}" if fits > 0 else "--spec-tokens 1",
+            next=f"--context-length {fits}",
         )
-    return fits
+    context = min(context, fits)
+    if drafted >= context:
+        raise ConfigError(
+            f"{drafted} drafted tokens are more than a sequence can need: it holds "
+            f"{max(context, 0)} tokens, of the model's {most}",
+            next="a smaller --spec-tokens",
+        )
+    return context
+
+
+def refuse_small_pool(limits: Limits) -> None:
+    """ConfigError if not even a sequence of one token has pages for what is drafted behind it."""
+    if limits.drafted and limits.longest < 1:
+        raise ConfigError(
+            f"{limits.pages} KV pages of {limits.page_size} tokens have no room for a sequence and "
+            f"{limits.drafted} drafted tokens",
+            next=f"--kv-pages {pages_for(limits.behind + 1, limits.page_size)} at least, or a "
+            "smaller --spec-tokens",
+        )

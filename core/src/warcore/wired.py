@@ -17,6 +17,7 @@ from warcore.limits import Limits
 from warcore.memory import kv_pool, plan_memory
 from warcore.scope import EngineScope
 from warcore.shared import SharedBuffers
+from warcore.speculation import refuse_small_pool
 from warcore.statics import Statics
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def wire(config: EngineConfig, device: Device, *, runs: bool = True) -> Wired:
 
 def _limits(config: EngineConfig, choices: Choices) -> Limits:
     memory = plan_memory(config, choices)
-    return Limits(
+    limits = Limits(
         max_running=config.max_running_requests,
         max_context=choices.context,
         page_size=choices.spec.page_size,
@@ -122,6 +123,8 @@ def _limits(config: EngineConfig, choices: Choices) -> Limits:
         window=choices.window,
         swa_pages=memory.swa_pages,
     )
+    refuse_small_pool(limits)
+    return limits
 
 
 def _make_backend(

@@ -249,6 +249,11 @@ def test_what_does_not_fit_is_refused_with_all_reasons():
     refused({"spec_algo": Cannot, "spec_tokens": 3}, "3 tokens\n  this model")
     refused({"spec_algo": NoTrees, "spec_topk": 2}, "drafts no trees")
     refused({"spec_algo": Wrong, "context_length": 64}, "with 4 drafted tokens", kind=ConfigError)
+    refused({"spec_algo": Wrong, "spec_tokens": 99}, "it holds 0 tokens, of", kind=ConfigError)
+    config = {"spec_algo": Wrong, "context_length": 8, "spec_tokens": 8}
+    refused(config, "it holds 8 tokens, of", kind=ConfigError)
+    config = {"spec_algo": Wrong, "page_size": 4, "kv_pages": 1, "spec_tokens": 3}
+    refused(config, "no room for a sequence and 3 drafted", kind=ConfigError)
     refused({"spec_tokens": 3}, "without a speculative algorithm", kind=ConfigError)
     refused({"stagers": [Staging]}, "without a speculative algorithm", kind=ConfigError)
 
