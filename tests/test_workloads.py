@@ -119,10 +119,25 @@ def staged(chosen, draw):
     return chosen | {"stagers": draw.choice([[], ["draft_extend"]])}
 
 
-def right(draw):
-    """The target itself is a drafter that is always right."""
-    model = {"options": {"standalone.model": "random:tiny"}}
-    return staged(drafts("standalone", draw), draw) | model
+class Right(SpecAlgorithm):
+    """The target itself drafts, in a runner of its own: it is always right about the likeliest."""
+
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self._runner = ctx.make_runner(ctx.model)
+
+    def draft(self, batch):
+        tokens = [self._runner.execute(batch).logits.argmax(-1)]
+        while len(tokens) < self.ctx.num_tokens:
+            batch = batch.after(tokens[-1])
+            tokens.append(self._runner.execute(batch).logits.argmax(-1))
+        return Draft(torch.stack(tokens, 1))
+
+    def draft_extend(self, batch, accepted):
+        self._runner.execute(batch)
+
+    def last_shared_read_runner(self, forward_batch):
+        return self._runner
 
 
 class Wrong(SpecAlgorithm):
@@ -171,7 +186,7 @@ ALGORITHMS = {
     "ngram": lambda draw: trees("ngram", draw),
     "standalone": lambda draw: staged(drafts("standalone", draw), draw),
     "eagle": eagle,
-    "right": right,
+    "right": lambda draw: staged(drafts(Right, draw), draw),
     "wrong": lambda draw: trees(Wrong, draw),
     "ragged": lambda draw: trees(Ragged, draw),
     "anything": lambda draw: trees(Anything, draw),
@@ -224,6 +239,15 @@ def request(draw):
     arrival = draw.choice([0, 0, 0, draw.randrange(20)])
     abort = arrival + draw.randrange(15) if draw.random() < 0.2 else None
     return prompt, SamplingParams(**params), arrival, abort
+
+
+LAST = (
+    tuple(b"abcab"),
+    SamplingParams(max_new_tokens=LONGEST_ANSWER, ignore_eos=True),
+    20,
+    None,
+)
+"""Comes when the others have, and has something to draft, whatever else was drawn."""
 
 
 @pytest.fixture(autouse=True)
@@ -302,9 +326,10 @@ def check(name):
 def drawn(name):
     """The options and the requests of `[ALGORITHM:]SEED`."""
     draw = random.Random(name)
-    algorithm = name.rpartition(":")[0]
-    config = options(draw, algorithm or None)
-    return config, [request(draw) for _ in range(draw.randint(2, 8))]
+    algorithm = name.rpartition(":")[0] or None
+    config = options(draw, algorithm)
+    requests = [request(draw) for _ in range(draw.randint(2, 8))]
+    return config, requests if algorithm is None else [*requests, LAST]
 
 
 def run(name):
@@ -313,6 +338,7 @@ def run(name):
         spoil(engine)
         outputs = drive(engine, requests)
         engine.step()  # collect what was still in flight
+        drafts = engine.stats()["drafts"]
         scheduler = engine._assembly.scheduler
         assert len(scheduler.rows) == scheduler.rows.capacity
         assert len(scheduler.pages) == scheduler.pages.capacity
@@ -327,6 +353,9 @@ def run(name):
         else:
             assert got.output_ids == want.output_ids, where
             assert (got.text, got.finish_reason) == (want.text, want.finish_reason), where
+        if config.get("spec_algo") is Right and not params.temperature:
+            assert got.accepted == got.drafted, where
+    assert drafts is None or drafts["drafted"], f"{name} is inconclusive: nobody drafted a token"
 
 
 @pytest.mark.parametrize("seed", range(PLAIN))
