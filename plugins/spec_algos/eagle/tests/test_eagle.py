@@ -153,6 +153,18 @@ def test_a_damaged_head_is_refused_by_the_name_of_what_is_wrong(tmp_path, damage
     assert str(head) in raised.value.what
 
 
+@pytest.mark.parametrize(
+    ("sizes", "match"),
+    [({"draft_vocab": 0}, "draft_vocab is 0"), ({"head_dim": 3}, "head_dim is 3, an odd number")],
+    ids=str,
+)
+def test_sizes_that_no_head_can_have_are_refused(tmp_path, sizes, match):
+    head = tmp_path / "head.safetensors"
+    write_head(head, untrained(attrs.evolve(TINY, **sizes), seed=1), {})
+    with pytest.raises(ModelError, match=match):
+        read_head(head)
+
+
 def test_what_is_no_head_at_all_is_refused(tmp_path):
     other = tmp_path / "other.safetensors"
     other.write_bytes(b"no head")

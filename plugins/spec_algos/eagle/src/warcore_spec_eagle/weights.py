@@ -157,6 +157,13 @@ def _sizes(file: Path, facts: Mapping[str, str]) -> HeadSizes:
         known = {field.name: int(facts[field.name]) for field in attrs.fields(HeadSizes)}
     except (KeyError, ValueError) as error:
         raise _damaged(file, f"its sizes are damaged: {error!r}") from error
+    for name in known.keys() - {"own_rows"}:
+        if known[name] < 1:
+            raise _damaged(file, f"its sizes are damaged: {name} is {known[name]}")
+    if known["head_dim"] % 2:
+        raise _damaged(
+            file, f"its sizes are damaged: head_dim is {known['head_dim']}, an odd number"
+        )
     return HeadSizes(**{**known, "own_rows": bool(known["own_rows"])})  # type: ignore[arg-type]
 
 
