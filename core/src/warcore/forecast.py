@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from warcore.contract import SharedReadEnds
+from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.fence import NEXT_STEP, FenceReason
 from warcore.gates import judge_reads, walk_gates
 from warcore.graphs import GraphRunner
@@ -17,7 +17,6 @@ from warcore.resolution import resolve
 
 if TYPE_CHECKING:
     from warcore.config import EngineConfig
-    from warcore.contract import ForwardMode
     from warcore.gates import Verdict
     from warcore.kinds import RunsAs, StepKind
     from warcore.scope import BoundHook, EngineScope, Scope
@@ -106,6 +105,9 @@ def foresee(kind: StepKind, config: EngineConfig, wired: Wired) -> PlannedFence:
         assert step.reason is not None
         who, own = ", ".join(asked), step.reason.value
         detail = f"{who} names the last reader of each step; if it is the target: {own}"
+        if wired.drafts:
+            extend = _draft_extend(wired).value
+            detail += f"; if it is a draft, its draft extend settles the fence: {extend}"
         remedy = step.next if step.fence == "coarse" else None
         return attrs.evolve(step, fence="per batch", reason=None, detail=detail, next=remedy)
     return step
@@ -159,6 +161,13 @@ def _no_prefill(step: PlannedFence, wired: Wired) -> PlannedFence:
         return attrs.evolve(fine, detail=detail, next=_COPY)
     detail = "the device records no event inside a graph: as late as a coarse fence"
     return attrs.evolve(fine, detail=detail, next=_UNMARKED)
+
+
+def _draft_extend(wired: Wired) -> FenceReason:
+    """Of the fence that a draft's last phase settles: it is resolved as that of a decode is."""
+    ends = [runner.declared(ForwardMode.DRAFT_EXTEND) for runner, _ in wired.drafts]
+    unknown = SharedReadEnds.UNKNOWN in ends
+    return FenceReason.UNDECLARED if unknown else FenceReason.FINE
 
 
 def _coarse(step: PlannedFence, reason: FenceReason, who: str = "") -> PlannedFence:

@@ -80,6 +80,10 @@ class PublishingRunner(ModelRunner):
         """`backend:name`, for messages."""
         return self._scope.readers[0].plugin
 
+    def declared(self, mode: ForwardMode) -> SharedReadEnds:
+        """Where its reads end in steps of `mode`, by the latest vote."""
+        return self._scope.ends[mode]
+
     def stage(self, batch: ForwardBatch) -> SharedReadEnds:
         """As `ModelRunner.stage` has it."""
         self._staged = None

@@ -11,9 +11,17 @@ import pytest
 import torch
 from drafters import Drawn, Half, Model, Ragged, Remembers, Staging, Tree, WithTrees, Wrong
 from parts import all_is_free, configured, engine, fences
-from toys import Replaying, ToyTokenizer
+from toys import Replaying, RowMajor, ToyModel, ToyTokenizer
 
-from warcore import Draft, FencePlan, ForwardMode, PluginError, SamplingParams, WiringError
+from warcore import (
+    Draft,
+    FencePlan,
+    ForwardMode,
+    PluginError,
+    SamplingParams,
+    SharedReadEnds,
+    WiringError,
+)
 from warcore.errors import ConfigError
 
 CHAINS = [Wrong, Drawn, Ragged, Model, Half, Remembers]
@@ -224,6 +232,25 @@ def test_the_last_phase_that_reads_settles_the_fence(cls, stagers, owed):
     with engine(context_length=48, spec_algo=cls, stagers=stagers) as running:
         told(running)
         assert fences(running).keys() == owed
+
+
+class Undeclared(RowMajor):
+    def shared_read_ends(self, forward_mode):
+        extends = forward_mode is ForwardMode.DRAFT_EXTEND
+        return SharedReadEnds.UNKNOWN if extends else super().shared_read_ends(forward_mode)
+
+
+@pytest.mark.parametrize(
+    ("backend", "settles"),
+    [(RowMajor, "fine"), (Undeclared, "undeclared")],
+    ids=["says", "no word"],
+)
+def test_the_plan_says_that_a_draft_extend_settles_and_how(backend, settles):
+    steps = FencePlan.of(configured(spec_algo=Half, backend=backend)).steps
+    (verify,) = (step for step in steps if step.mode is ForwardMode.TARGET_VERIFY)
+    assert verify.detail.endswith(
+        f"if it is a draft, its draft extend settles the fence: {settles}"
+    )
 
 
 # ---- what is refused -----------------------------------------------------------------------------
