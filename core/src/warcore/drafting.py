@@ -127,9 +127,10 @@ class Drafting:
         if draft.lengths is not None and tuple(draft.lengths.shape) != (size,):
             what = f"drafted lengths {list(draft.lengths.shape)}"
             raise self._wrong(what, f"give [{size}] of int64")
-        if draft.probs is not None and tuple(draft.probs.shape[:2]) != shape:
+        owed = *shape, self._target.info.vocab_size
+        if draft.probs is not None and tuple(draft.probs.shape) != owed:
             what = f"drafted probs {list(draft.probs.shape)}"
-            raise self._wrong(what, f"give {[*shape, 'vocab']}")
+            raise self._wrong(what, f"give {list(owed)}, over the target's vocabulary")
         return draft
 
     def _wrong(self, what: str, remedy: str) -> PluginError:

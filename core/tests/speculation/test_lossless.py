@@ -315,6 +315,12 @@ class Branches(Wrong):
         return Draft(tokens, parents=torch.zeros_like(tokens))
 
 
+class FewWords(Drawn):
+    def draft(self, batch):
+        draft = super().draft(batch)
+        return attrs.evolve(draft, probs=draft.probs[:, :, :9])
+
+
 class TooFar(Half):
     def draft(self, batch):
         for _ in range(self.ctx.num_tokens + 1):
@@ -329,6 +335,7 @@ class TooFar(Half):
         (Narrow, r"drafted tokens \[1, 3\]"),
         (Floats, "float64"),
         (Branches, "drafted a tree"),
+        (FewWords, "drafted probs [1, 4, 9]"),
         (TooFar, "beyond the last position"),
     ],
 )
