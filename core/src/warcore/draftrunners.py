@@ -105,7 +105,7 @@ def _make_runner(
 ) -> PublishingRunner:
     """A draft model's runner: a second backend of the target's kind, over the same table."""
     choices, limits = wired.choices, wired.limits
-    spec = _draft_attention(choices.spec, model.info)
+    spec = _draft_attention(choices.spec, model.info, limits.behind)
     name = choices.backend.name
     refuse(f"backend {name}", partial(choices.backend.cls.why_not, spec), "another --backend")
     held = sum(each.nbytes for layer in wired.kv for each in layer.values())
@@ -141,8 +141,11 @@ def _make_runner(
     return runner
 
 
-def _draft_attention(target: AttentionSpec, info: ModelInfo) -> AttentionSpec:
-    """What a backend has to serve for a draft model. WiringError for one that cannot be one."""
+def _draft_attention(target: AttentionSpec, info: ModelInfo, behind: int) -> AttentionSpec:
+    """What a backend has to serve for a draft model. WiringError for one that cannot be one.
+
+    behind: positions of a row that are drafted behind the end of a sequence.
+    """
     sizes = {(layer.q_heads, layer.kv_heads, layer.head_dim) for layer in info.layers}
     if len(sizes) != 1:
         raise WiringError(
@@ -150,10 +153,12 @@ def _draft_attention(target: AttentionSpec, info: ModelInfo) -> AttentionSpec:
             next="draft with layers that are alike",
         )
     if info.max_context < target.max_context:
+        fits = info.max_context - behind
+        shorter = f"--context-length {fits}, or " if fits > 0 else ""
         raise WiringError(
             f"the draft model {info.name} holds {info.max_context} tokens, fewer than the "
             f"{target.max_context} of a row",
-            next=f"--context-length {max(info.max_context - 16, 1)}, or another draft model",
+            next=f"{shorter}another draft model",
         )
     q_heads, kv_heads, head_dim = sizes.pop()
     return attrs.evolve(

@@ -285,6 +285,23 @@ def test_what_does_not_fit_is_refused_with_all_reasons():
     refused({"stagers": [Staging]}, "without a speculative algorithm", kind=ConfigError)
 
 
+class Short(Half):
+    @staticmethod
+    def model(ctx):
+        model = ToyModel(ctx.spec.dtype)
+        model.info = attrs.evolve(model.info, max_context=20)
+        return model
+
+
+def test_a_draft_model_of_a_shorter_context_says_how_long_sequences_may_be():
+    config = {"spec_algo": Short, "spec_tokens": 3}
+    with pytest.raises(WiringError, match="holds 20 tokens, fewer than the 52") as raised:
+        engine(context_length=48, **config)
+    assert raised.value.next.startswith("--context-length 16, or")
+    with engine(context_length=16, **config) as running:
+        told(running, ["abc"])
+
+
 def odd(**fields):
     class Odd(Wrong):
         def draft(self, batch):
