@@ -5,6 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from warcore import Engine, EngineConfig, SamplingParams, Stager, WiringError
 from warcore.errors import ConfigError, ModelError
@@ -161,6 +163,26 @@ def test_a_damaged_head_is_refused_by_the_name_of_what_is_wrong(tmp_path, damage
 def test_sizes_that_no_head_can_have_are_refused(tmp_path, sizes, match):
     head = tmp_path / "head.safetensors"
     write_head(head, untrained(attrs.evolve(TINY, **sizes), seed=1), {})
+    with pytest.raises(ModelError, match=match):
+        read_head(head)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "match"),
+    [
+        ("join", torch.Tensor.int, "join is of torch.int32, and not of a float type"),
+        ("up", lambda up: up.fill_(torch.nan), "up has values that are no finite numbers"),
+        ("to_target", torch.Tensor.float, "its map of tokens is of torch.float32"),
+    ],
+    ids=["matrix", "nan", "map"],
+)
+def test_a_head_of_other_element_types_or_of_no_numbers_is_refused(tmp_path, name, change, match):
+    head = tmp_path / "head.safetensors"
+    write_head(head, untrained(TINY, seed=1), {})
+    with safe_open(head, "pt") as opened:
+        facts = opened.metadata()
+        tensors = {key: opened.get_tensor(key).clone() for key in opened.keys()}  # noqa: SIM118
+    save_file({**tensors, name: change(tensors[name])}, head, facts)
     with pytest.raises(ModelError, match=match):
         read_head(head)
 

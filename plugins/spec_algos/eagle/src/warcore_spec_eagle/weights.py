@@ -130,9 +130,9 @@ def read_head(file: Path) -> HeadWeights:
     with _opened(file) as opened:
         sizes = _sizes(file, opened.metadata() or {})
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    to_target = tensors.pop("to_target", torch.empty(0)).long()
+    to_target = tensors.pop("to_target", torch.empty(0, dtype=torch.int64))
     _check(file, sizes, tensors, to_target)
-    return HeadWeights(sizes, tensors, to_target)
+    return HeadWeights(sizes, tensors, to_target.long())
 
 
 @contextmanager
@@ -176,8 +176,14 @@ def _check(
     for name, shape in shapes.items():
         if tuple(tensors[name].shape) != shape:
             raise _damaged(file, f"{name} is {list(tensors[name].shape)}, and not {list(shape)}")
+        if not tensors[name].is_floating_point():
+            raise _damaged(file, f"{name} is of {tensors[name].dtype}, and not of a float type")
+        if not bool(tensors[name].float().isfinite().all()):
+            raise _damaged(file, f"{name} has values that are no finite numbers")
     if tuple(to_target.shape) != (sizes.draft_vocab,):
         raise _damaged(file, f"it maps {to_target.numel()} of {sizes.draft_vocab} tokens")
+    if to_target.dtype not in {torch.int32, torch.int64}:
+        raise _damaged(file, f"its map of tokens is of {to_target.dtype}, and not of whole numbers")
     least, most = (int(each) for each in to_target.aminmax())
     if least < 0 or most >= sizes.target_vocab:
         raise _damaged(file, f"it proposes tokens {least} to {most} of {sizes.target_vocab}")
