@@ -40,7 +40,7 @@ def request_of(
         seed=seed_of(parts.config.seed, number) if params.seed is None else params.seed,
         streams=streams,
     )
-    check_fits(request, limits, model.info.max_context)
+    check_fits(request, limits, model.info.max_context - limits.behind)
     return request
 
 
@@ -66,7 +66,7 @@ def prompt_ids(
 def check_fits(request: Request, limits: Limits, most: int) -> None:
     """RequestError if `request` could not be served even alone.
 
-    most: the longest context that the model allows.
+    most: the longest context that the model allows, with what is drafted behind it.
     """
     length = len(request.prompt_ids)
     if length > limits.max_context:

@@ -302,6 +302,13 @@ def test_a_draft_model_of_a_shorter_context_says_how_long_sequences_may_be():
         told(running, ["abc"])
 
 
+def test_a_prompt_that_is_too_long_is_told_the_longest_context_with_drafts():
+    for length, owed in ((20, "--context-length (up to 59)"), (None, "shorten the prompt")):
+        with engine(context_length=length, spec_algo=Wrong, spec_tokens=4) as running:
+            (output,) = running.generate("a" * 70, LONG)
+            assert output.cause.next.endswith(owed)
+
+
 def odd(**fields):
     class Odd(Wrong):
         def draft(self, batch):
