@@ -146,7 +146,7 @@ def _attention(
 
 def _row(config: EngineConfig, info: ModelInfo, drafted: int) -> int:
     """Tokens of a row of the table: a sequence, and what is drafted behind its end."""
-    context = _context(config, info)
+    context = _context(config, info, drafted)
     if not drafted:
         return context
     asked = config.context_length is not None
@@ -174,12 +174,13 @@ def _all_used(given: dict[str, dict[str, str]], owners: list[str]) -> None:
         )
 
 
-def _context(config: EngineConfig, info: ModelInfo) -> int:
+def _context(config: EngineConfig, info: ModelInfo, drafted: int) -> int:
     if config.context_length is not None and config.context_length > info.max_context:
+        most = info.max_context - (drafted + 1 if drafted else 0)
         raise ConfigError(
             f"--context-length {config.context_length}: {info.name} was made for "
             f"{info.max_context} tokens",
-            next=f"--context-length {info.max_context}",
+            next=f"--context-length {most}" if most > 0 else "a smaller --spec-tokens",
         )
     context = config.context_length or info.max_context
     if config.page_size is not None and config.page_size > max(context, DEFAULT_PAGE_SIZE):

@@ -309,6 +309,16 @@ def test_a_prompt_that_is_too_long_is_told_the_longest_context_with_drafts():
             assert output.cause.next.endswith(owed)
 
 
+def test_the_remedy_for_a_long_context_leaves_room_for_drafts():
+    config = {"spec_algo": Wrong, "spec_tokens": 4}
+    with pytest.raises(ConfigError, match="was made for 64 tokens") as raised:
+        engine(context_length=65, **config)
+    word, _, longest = raised.value.next.partition(" ")
+    assert word == "--context-length"
+    with engine(context_length=int(longest), **config) as running:
+        assert running.describe()["context_length"] == int(longest)
+
+
 def odd(**fields):
     class Odd(Wrong):
         def draft(self, batch):
