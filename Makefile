@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 TORCH ?=
+WORKERS ?= 2
 ARGS ?=
 
 python := .venv/bin/python
@@ -13,10 +14,13 @@ done := .venv/set-up/$(shell pwd | cksum | cut -d' ' -f1)
 demo_set := core plugins/models/llama plugins/backends/torch_native plugins/graph_runners/full
 rest := $(filter-out $(demo_set),$(patsubst %/pyproject.toml,%,$(wildcard plugins/*/*/pyproject.toml)))
 # torch for CPUs brings no triton; its interpreter runs the kernels in tests.
-test_tools := pytest pytest-randomly ruff mypy transformers triton numpy
+test_tools := pytest pytest-randomly pytest-xdist ruff mypy transformers triton numpy
 
 # Triton reads its variable when it is imported: these tests need a process of their own.
 interpreted := plugins/backends/triton plugins/backends/trtllm_mha
+
+# One thread for each process: more would wait for one another.
+pytest := OMP_NUM_THREADS=1 $(python) -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -34,6 +38,7 @@ help:
 	@echo ''
 	@echo 'PYTHON=python3.12   the Python that makes .venv (3.10 or newer)'
 	@echo 'TORCH=...           the torch that pip installs: a version, a wheel, options of pip'
+	@echo 'WORKERS=2           processes that run the tests; ARGS="-n 0 --pdb" debugs in this one'
 	@echo 'ARGS=...            more arguments for pytest:  make test ARGS="-x -k fence"'
 	@echo 'rm -rf .venv        start over'
 
@@ -43,13 +48,12 @@ demo: $(done)/demo $(done)/model
 	  'Write a haiku about a fence.' 'What is the capital of Norway?'
 
 test: $(done)/tools
-	$(python) -m pytest -m 'not slow' core/tests plugins $(interpreted:%=--ignore=%) $(ARGS)
-	TRITON_INTERPRET=1 $(python) -m pytest -m 'not slow' $(interpreted) $(ARGS)
-	$(python) -m pytest -m 'not slow' tests $(ARGS)
+	$(pytest) -m 'not slow' core/tests plugins tests $(interpreted:%=--ignore=%) $(ARGS)
+	TRITON_INTERPRET=1 $(pytest) -m 'not slow' $(interpreted) $(ARGS)
 
 test-all: $(done)/tools
-	$(python) -m pytest $(ARGS)
-	TRITON_INTERPRET=1 $(python) -m pytest $(interpreted) $(ARGS)
+	$(pytest) core/tests plugins tests $(interpreted:%=--ignore=%) --ignore=tests/test_score.py $(ARGS)
+	TRITON_INTERPRET=1 $(pytest) $(interpreted) tests/test_score.py $(ARGS)
 
 check: $(done)/tools
 	$(python) -m ruff check
@@ -67,7 +71,7 @@ bench: $(done)/tools
 	set -e; for file in benchmarks/[a-z]*.py; do $(python) $$file; done
 
 score: $(done)/tools
-	$(python) scripts/score.py --write $(ARGS)
+	TRITON_INTERPRET=1 $(python) scripts/score.py --write $(ARGS)
 
 set-up: $(done)/tools
 

@@ -2,11 +2,12 @@
 
     python benchmarks/backends.py [--quick] [--rounds N] [--threads N] [--device cuda]
 
-A row is one step of four layers with the heads of the demo model, in bfloat16: both metadata hooks
-and each layer's attention, eager. The backends take turns; a column is the ratio of its median to
-that of torch_native, in wall time and in processor time, so more than 1 is slower. Before anything
-is measured each has to agree with torch_native. A backend that cannot serve is named below, with
-its reasons. Where Triton is interpreted (TRITON_INTERPRET=1) its backend runs the tiny row only.
+A row is one step of four layers with the heads of the demo model, in bfloat16: the metadata hooks
+and each layer's attention, eager; under a window every other layer has it. The backends take turns;
+a column is the ratio of its median to that of torch_native, in wall time and in processor time, so
+more than 1 is slower. Before anything is measured each has to agree with torch_native. A backend
+that cannot serve a row is left out of it, and one that serves none is named below, with its
+reasons. Where Triton is interpreted (TRITON_INTERPRET=1) its backend runs the tiny rows only.
 """
 
 from __future__ import annotations
@@ -49,19 +50,29 @@ class Shape:
     requests: int
     new: int
     context: int
+    window: int | None = None
+    """Of layers 0, 2, ..., in tokens."""
 
     @property
     def mode(self) -> ForwardMode:
         return ForwardMode.DECODE if self.new == 1 else ForwardMode.EXTEND
 
     def __str__(self) -> str:
-        return f"{self.mode.value} {self.requests} x {self.new} of {self.context}"
+        windowed = "" if self.window is None else f", window {self.window}"
+        return f"{self.mode.value} {self.requests} x {self.new} of {self.context}{windowed}"
+
+    @property
+    def layers(self) -> list[Layer]:
+        windows = [None if i % 2 else self.window for i in range(LAYERS)]
+        return [Layer(i, HEADS, KV_HEADS, DIM, DIM**-0.5, w) for i, w in enumerate(windows)]
 
 
-TINY = Shape(2, 1, 32)
+TINY = (Shape(2, 1, 32), Shape(2, 1, 32, window=8))
 SHAPES = (
     *(Shape(requests, 1, context) for context in (512, 2048) for requests in (1, 4, 16)),
     *(Shape(1, new, context) for context in (512, 2048) for new in (128, 512)),
+    *(Shape(requests, 1, 2048, window=128) for requests in (1, 4, 16)),
+    *(Shape(1, new, 2048, window=128) for new in (128, 512)),
 )
 
 
@@ -74,7 +85,7 @@ def spec_of(shape: Shape, device: torch.device) -> AttentionSpec:
         kv_dtype=torch.bfloat16,
         page_size=PAGE,
         max_context=shape.context,
-        windows=frozenset({None}),
+        windows=frozenset(layer.window for layer in shape.layers),
         tree=False,
         device=device,
         role="target",
@@ -82,18 +93,16 @@ def spec_of(shape: Shape, device: torch.device) -> AttentionSpec:
 
 
 def classes(device: torch.device) -> tuple[dict[str, type[AttentionBackend]], dict[str, str]]:
-    """The backends that can serve, the reference first, and why the others cannot."""
+    """The backends that can serve a row, the reference first, and why the others cannot."""
     able, unable = {}, {}
     for record in find_plugins(kind="backend"):
         if record.state != "available":
             unable[record.name] = f"{record.state}: {record.cause}"
             continue
         cls: Any = load(record)
-        reasons = cls.why_not(spec_of(TINY, device))
-        if cls.page_sizes is not None and PAGE not in cls.page_sizes:
-            reasons = [*reasons, f"a page size of {PAGE}"]
-        if reasons:
-            unable[record.name] = "; ".join(reasons)
+        reasons = [against(cls, shape, device) for shape in TINY]
+        if all(reasons):
+            unable[record.name] = "; ".join(reasons[0])
         else:
             able[record.name] = cls
     if REFERENCE not in able:
@@ -101,6 +110,14 @@ def classes(device: torch.device) -> tuple[dict[str, type[AttentionBackend]], di
             f"{REFERENCE} cannot serve. Next: pip install ./plugins/backends/{REFERENCE}"
         )
     return {REFERENCE: able.pop(REFERENCE), **able}, unable
+
+
+def against(cls: type[AttentionBackend], shape: Shape, device: torch.device) -> list[str]:
+    """Why `cls` cannot serve `shape`."""
+    reasons = cls.why_not(spec_of(shape, device))
+    if cls.page_sizes is not None and PAGE not in cls.page_sizes:
+        reasons = [*reasons, f"a page size of {PAGE}"]
+    return reasons
 
 
 def batch_of(shape: Shape, slots: torch.Tensor) -> ForwardBatch:
@@ -137,19 +154,22 @@ def step_of(cls: type[AttentionBackend], shape: Shape, device: torch.device) -> 
     batch = batch_of(shape, ctx.shared.req_to_token)
     normal = partial(torch.randn, generator=draw, dtype=torch.bfloat16, device=device)
     slots = ctx.shared.req_to_token.flatten().long()
+    swa = ctx.shared.full_to_swa
     past = [normal(slots.shape[0], KV_HEADS, DIM) for _ in "kv"]
-    for memory in ctx.kv:
+    for layer, memory in zip(shape.layers, ctx.kv, strict=True):
+        at = slots if layer.window is None or swa is None else swa[slots].long()
         for name, values in zip("kv", past, strict=True):
-            memory[name].flatten(0, 1).index_copy_(0, slots, values)
+            memory[name].flatten(0, 1).index_copy_(0, at, values)
     tokens = shape.requests * shape.new
     q = normal(tokens, HEADS, DIM)
     k, v = (normal(tokens, KV_HEADS, DIM) for _ in "kv")
-    layers = [Layer(i, HEADS, KV_HEADS, DIM, DIM**-0.5, None) for i in range(LAYERS)]
 
     def step() -> torch.Tensor:
         backend.init_forward_metadata_out_graph(batch)
+        if shape.mode.is_prefill:
+            backend.prepare_prefill_shared_read_snapshot(batch, tokens)
         backend.init_forward_metadata_in_graph(batch)
-        for layer in layers:
+        for layer in shape.layers:
             out = backend.forward(q, k, v, layer, batch)
         if device.type == "cuda":
             torch.cuda.synchronize()
@@ -162,7 +182,8 @@ def row_of(
     shape: Shape, able: Mapping[str, type[AttentionBackend]], device: torch.device, rounds: int
 ) -> dict[str, object]:
     """What is printed of one step. AssertionError if two backends do not agree."""
-    steps = {name: step_of(cls, shape, device) for name, cls in able.items()}
+    serving = {name: cls for name, cls in able.items() if not against(cls, shape, device)}
+    steps = {name: step_of(cls, shape, device) for name, cls in serving.items()}
     expected = steps[REFERENCE]()
     for name, step in steps.items():
         difference = (step() - expected).abs().max() / expected.abs().max()
@@ -185,7 +206,8 @@ def rows(given: Any, able: Mapping[str, type[AttentionBackend]]) -> Iterator[dic
     device = torch.device(given.device)
     interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
     fast = {name: cls for name, cls in able.items() if not (interpreted and name == "triton")}
-    yield {**row_of(TINY, able, device, given.rounds), "step": f"tiny: {TINY}"}
+    for shape in TINY:
+        yield {**row_of(shape, able, device, given.rounds), "step": f"tiny: {shape}"}
     for shape in SHAPES[:: 3 if given.quick else 1]:
         yield row_of(shape, fast, device, 1 if given.quick else given.rounds)
 

@@ -61,27 +61,30 @@ part() {
   summary+=("$name: $word, $((SECONDS - begin)) s")
 }
 
-part plugins 30 "$python" -m warcore list-plugins
+part plugins 20 "$python" -m warcore list-plugins
 
 # The files that hold a GPU test, and the folder whose tests run on every device.
 mapfile -t files < <(grep -rlE --include='test_*.py' '^ *@?(pytestmark = .*)?pytest\.mark\.gpu' \
   core/tests plugins tests | grep -v '^core/tests/device/')
 # What torch and its companions warn of on this machine is not what is checked here.
-part tests 210 "$python" -m pytest -m gpu -p no:cacheprovider -W default -q -ra \
+part tests 190 "$python" -m pytest -m gpu -p no:cacheprovider -W default -q -ra \
   -o faulthandler_timeout=100 --durations=10 --junitxml="$out/tests.xml" \
   core/tests/device "${files[@]}" "$@"
 
 # Exit 2 if a check could not run: a suspect address is no pass.
 device=cuda
 if [[ -n $dry ]]; then device=host; fi
-part kit 100 "$python" -m warcore check backend:torch_native --device "$device" -k 'backend.*' \
+part kit 80 "$python" -m warcore check backend:torch_native --device "$device" -k 'backend.*' \
   --json "$out/kit.json"
 
 if [[ -z $dry ]]; then
-  part ab 130 "$python" benchmarks/gpu_ab.py --device cuda --rounds 5 --new-tokens 128 \
+  # Its kernels run nowhere else: an interpreter shows neither their races nor their rounding.
+  part kit_triton 70 "$python" -m warcore check backend:triton --device cuda -k backend.parity \
+    --json "$out/kit_triton.json"
+  part ab 110 "$python" benchmarks/gpu_ab.py --device cuda --rounds 5 --new-tokens 128 \
     --json "$out/ab.json"
 else
-  part ab 130 "$python" benchmarks/gpu_ab.py --device host --quick --batches 1,4 --threads 1 \
+  part ab 110 "$python" benchmarks/gpu_ab.py --device host --quick --batches 1,4 --threads 1 \
     --json "$out/ab.json"
 fi
 

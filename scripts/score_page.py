@@ -38,7 +38,7 @@ def _lines(score: Mapping[str, Any]) -> Iterator[str]:
     yield "<!-- Written by scripts/score.py --write. -->"
     yield "# The score of the kit\n"
     yield f"{_ABOUT}\n"
-    yield f"```bash\n.venv/bin/python scripts/score.py --repeats {repeats} --write\n```\n"
+    yield f"```bash\nmake score ARGS='--repeats {repeats}'\n```\n"
     exact = sum(each["exact"] for each in wrong)
     alarms = sum(len(each["alarms"]) for each in right)
     runs = sum(each["runs"] for each in right)

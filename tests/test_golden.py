@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from warcore import Engine, EngineConfig, SamplingParams
+from warcore_backend_torch_native import TorchNative
 
 GOLDEN = json.loads((Path(__file__).parent / "vectors" / "golden_smollm2.json").read_text())
 CASES = GOLDEN["cases"]
@@ -131,6 +132,42 @@ def test_golden_tokens_with_windows_as_long_as_the_context(backend, runner, more
         outputs = engine.generate(prompts, SamplingParams(max_new_tokens=12))
     for case, output in zip(CASES, outputs, strict=False):
         assert output.output_ids == case["output_ids"][:12], case["prompt"]
+
+
+class OnePool(TorchNative):
+    """Keeps whole sequences in every layer, and masks what lies before a window."""
+
+    window_pool = False
+
+
+def windowed(backend, runner="none", **options):
+    """What follows two golden prompts when every other layer sees 16 tokens only."""
+    options = {"smollm2.window": "16", "smollm2.window_layers": "alternate", **options}
+    with Engine(small(backend=backend, graph_runner=runner, options=options)) as engine:
+        pooled = engine._assembly.describe()["swa_pages"] is not None
+        params = SamplingParams(max_new_tokens=20, ignore_eos=True)
+        outputs = engine.generate([case["prompt"] for case in CASES[:2]], params)
+    return [output.output_ids for output in outputs], pooled
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("backend", "runner", "options"),
+    [
+        ("deepseek_v4", "full", {"deepseek_v4.sparse_above": "8"}),
+        pytest.param("torch_native", "none", {}, marks=SLOW),
+        pytest.param("trtllm_mha", "full", {}, marks=SLOW),
+    ],
+)
+def test_windows_shorter_than_the_text_give_what_a_mask_over_all_of_it_gives(
+    backend, runner, options
+):
+    expected, pooled = windowed(OnePool)
+    assert not pooled
+    assert expected != [case["output_ids"][:20] for case in CASES[:2]]
+    assert windowed(backend, runner, **options) == (expected, True)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ who drafts how much, stagers). The interleaving of the streams is drawn too, at 
 Memory that nobody has written holds NaN. The reference serves one request at a time, eagerly and in
 the normal loop, from one pool for all layers, and nobody drafts. A failure is replayed by its seed:
 
-    .venv/bin/python tests/test_workloads.py SEED
+    .venv/bin/python tests/test_workloads.py [ALGORITHM:]SEED
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ import warcore_backend_trtllm_mha.torch_attention
 from warcore import Draft, Engine, EngineConfig, SamplingParams, SpecAlgorithm
 from warcore_backend_torch_native import TorchNative
 
-QUICK, ALL = 300, 5000
+PLAIN, DRAFTED = 100, 100
+"""Seeds without drafts, and for each algorithm."""
+ALL = 2000
 # `python -m warcore_spec_eagle.train --quick`: now and then it is right.
 TRAINED = Path(__file__).parent / "vectors" / "eagle_tiny.safetensors"
 LONGEST_PROMPT, LONGEST_ANSWER = 40, 24
@@ -51,7 +53,7 @@ def short_lengths():
         return stack.pop_all()
 
 
-def options(draw):
+def options(draw, algorithm=None):
     """How the engine of this seed is set up; always large enough for one request alone."""
     page_size = draw.choice([1, 2, 4, 16])
     longest = LONGEST_PROMPT + LONGEST_ANSWER
@@ -71,7 +73,7 @@ def options(draw):
     }
     if chosen["loop"] == "normal":
         chosen["fence"] = "declared"  # it has none, and says so if one is asked for
-    chosen |= speculation(draw) if draw.random() < 0.5 else {}
+    chosen |= {} if algorithm is None else ALGORITHMS[algorithm](draw)
     chosen["kv_pages"] += -(-(chosen.get("spec_tokens", -1) + 1) // page_size)
     chosen |= graphs(draw, chosen)
     options, attending = chosen.pop("options", {}), served(draw, chosen)
@@ -100,20 +102,27 @@ def served(draw, chosen):
     return {"prefill_backend": prefills, "decode_backend": others, "options": options}
 
 
-def speculation(draw):
-    """Who drafts: plugins, and drafters that are always right, hardly ever, or here and there."""
-    algorithm = draw.choice(["ngram", "standalone", "eagle", Wrong, Ragged, Anything])
-    chosen = {"spec_algo": algorithm, "spec_tokens": draw.randint(1, 7)}
-    if algorithm in ("standalone", "eagle"):
-        chosen["stagers"] = draw.choice([[], ["draft_extend"]])
-    if algorithm == "eagle":
-        chosen["options"] = {"eagle.head": draw.choice(["random", str(TRAINED)])}
-    if algorithm == "standalone":
-        # The target itself is a drafter that is always right.
-        chosen["options"] = draw.choice([{}, {"standalone.model": "random:tiny"}])
-    elif draw.random() < 0.5:
+def drafts(algorithm, draw):
+    return {"spec_algo": algorithm, "spec_tokens": draw.randint(1, 7)}
+
+
+def trees(algorithm, draw):
+    """Chains or trees."""
+    chosen = drafts(algorithm, draw)
+    if draw.random() < 0.5:
         chosen["spec_topk"] = draw.randint(1, chosen["spec_tokens"])
     return chosen
+
+
+def staged(chosen, draw):
+    """With a stager or without one."""
+    return chosen | {"stagers": draw.choice([[], ["draft_extend"]])}
+
+
+def right(draw):
+    """The target itself is a drafter that is always right."""
+    model = {"options": {"standalone.model": "random:tiny"}}
+    return staged(drafts("standalone", draw), draw) | model
 
 
 class Wrong(SpecAlgorithm):
@@ -153,6 +162,23 @@ class Anything(Wrong):
         return Draft(tokens, parents=self._parents(batch))
 
 
+def eagle(draw):
+    heads = ["random", str(TRAINED)]
+    return staged(trees("eagle", draw), draw) | {"options": {"eagle.head": draw.choice(heads)}}
+
+
+ALGORITHMS = {
+    "ngram": lambda draw: trees("ngram", draw),
+    "standalone": lambda draw: staged(drafts("standalone", draw), draw),
+    "eagle": eagle,
+    "right": right,
+    "wrong": lambda draw: trees(Wrong, draw),
+    "ragged": lambda draw: trees(Ragged, draw),
+    "anything": lambda draw: trees(Anything, draw),
+}
+"""Plugins, and drafters that are always right, hardly ever, or here and there."""
+
+
 def windows(draw):
     """How far the layers see: in half of the engines some have a pool of their own."""
     window = draw.choice([0, 0, 0, 1, 4, 13, LONGEST_PROMPT + LONGEST_ANSWER])
@@ -162,7 +188,8 @@ def windows(draw):
 
 def graphs(draw, chosen):
     """What is captured: often not all sizes, so that replays and eager steps follow one another."""
-    runner = draw.choice(["none", "full", "full", "breakable"])
+    # Most of a seed's time goes into captures.
+    runner = draw.choice(["none", "none", "full", "breakable"])
     if runner == "none":
         return {"graph_runner": runner}
     # Each request that decodes holds a page.
@@ -173,7 +200,7 @@ def graphs(draw, chosen):
         "graph_runner": runner,
         "graph_buckets": sizes,
         "graph_prefill_buckets": draw.choice(
-            [None, sorted(draw.sample(prefills, draw.randint(1, len(prefills))))]
+            [None, sorted(draw.sample(prefills, draw.randint(1, min(2, len(prefills)))))]
         ),
         "graph_positions": draw.choice([None, None, 32 * sizes[0]]),
     }
@@ -263,19 +290,25 @@ def spoil(engine):
                     memory[1:] = float("nan")
 
 
-def check(seed):
+def check(name):
     """Print how to replay the seed, whatever goes wrong in it; then let it."""
     try:
-        run(seed)
+        run(name)
     except BaseException:
-        print(f"replay: .venv/bin/python tests/test_workloads.py {seed}")  # noqa: T201
+        print(f"replay: .venv/bin/python tests/test_workloads.py {name}")  # noqa: T201
         raise
 
 
-def run(seed):
-    draw = random.Random(seed)
-    config = options(draw)
-    requests = [request(draw) for _ in range(draw.randint(2, 8))]
+def drawn(name):
+    """The options and the requests of `[ALGORITHM:]SEED`."""
+    draw = random.Random(name)
+    algorithm = name.rpartition(":")[0]
+    config = options(draw, algorithm or None)
+    return config, [request(draw) for _ in range(draw.randint(2, 8))]
+
+
+def run(name):
+    config, requests = drawn(name)
     with short_lengths(), Engine(EngineConfig(**TINY, **config)) as engine:
         spoil(engine)
         outputs = drive(engine, requests)
@@ -287,7 +320,7 @@ def run(seed):
     for which, (prompt, params, _, _) in enumerate(requests):
         got = outputs[which]
         (want,) = quiet(**reference(config["options"])).generate([prompt], params)
-        where = f"seed {seed}, request {which}, {config}"
+        where = f"{name}, request {which}, {config}"
         assert got.error is None, where
         if got.finish_reason == "abort":
             assert got.output_ids == want.output_ids[: len(got.output_ids)], where
@@ -296,26 +329,38 @@ def run(seed):
             assert (got.text, got.finish_reason) == (want.text, want.finish_reason), where
 
 
-@pytest.mark.parametrize("seed", range(QUICK))
+@pytest.mark.parametrize("seed", range(PLAIN))
 def test_workload(seed):
-    check(seed)
+    check(str(seed))
+
+
+@pytest.mark.parametrize("seed", range(DRAFTED))
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_workload_with_drafts(algorithm, seed):
+    check(f"{algorithm}:{seed}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(QUICK, ALL))
+@pytest.mark.parametrize("seed", range(PLAIN, ALL))
 def test_more_workloads(seed):
-    check(seed)
+    check(str(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(DRAFTED, ALL // 2))
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_more_workloads_with_drafts(algorithm, seed):
+    check(f"{algorithm}:{seed}")
 
 
 def test_the_workloads_retract_abort_stop_mix_and_replay():
     """A draw that never meets the hard cases would prove nothing."""
     cases = ["retracts", "mixed", "coarse", "fine", "replays", "eager", "lengths", "windows"]
-    seen = dict.fromkeys([*cases, "two backends"], 0)
+    seen = dict.fromkeys([*cases, "two backends", *ALGORITHMS], 0)
     reasons, backends = set(), set()
-    for seed in range(60):
-        draw = random.Random(seed)
-        config = options(draw)
-        requests = [request(draw) for _ in range(draw.randint(2, 8))]
+    names = [f"{algorithm}:{seed}" for algorithm in ALGORITHMS for seed in range(8)]
+    for name in [*map(str, range(30)), *names]:
+        config, requests = drawn(name)
         config["host"] = "inline"
         with short_lengths(), Engine(EngineConfig(**TINY, **config)) as engine:
             reasons |= {output.finish_reason for output in drive(engine, requests).values()}
@@ -330,6 +375,8 @@ def test_the_workloads_retract_abort_stop_mix_and_replay():
         seen["eager"] += bool(replays) and stats["steps"] > replays
         named = [*config.get("graph_buckets", ()), *(config.get("graph_prefill_buckets") or ())]
         seen["lengths"] += bool(replays) and stats["graphs"]["captures"] > 2 * len(named)
+        if stats["drafts"] is not None:
+            seen[name.partition(":")[0]] += stats["drafts"]["drafted"]
         for fence in stats["fences"]:
             seen["mixed"] += fence["mode"] == "mixed"
             seen["fine" if fence["reason"] == "fine" else "coarse"] += fence["count"]
@@ -340,6 +387,6 @@ def test_the_workloads_retract_abort_stop_mix_and_replay():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for number in sys.argv[1:]:
-        run(int(number))
-        print(f"seed {number}: as it should be")  # noqa: T201
+    for given in sys.argv[1:]:
+        run(given)
+        print(f"{given}: as it should be")  # noqa: T201

@@ -14,7 +14,7 @@ from warcore.drafting import Drafting
 from warcore.errors import WiringError, blame
 from warcore.hooks import read_engine_scope, read_scope
 from warcore.loading import load_other_model
-from warcore.memory import kv_pool
+from warcore.memory import kv_pool, refuse_large_draft
 from warcore.runner import PublishingRunner
 from warcore.scope import EngineScope
 from warcore.spec import SpecContext
@@ -108,6 +108,8 @@ def _make_runner(
     spec = _draft_attention(choices.spec, model.info)
     name = choices.backend.name
     refuse(f"backend {name}", partial(choices.backend.cls.why_not, spec), "another --backend")
+    held = sum(each.nbytes for layer in wired.kv for each in layer.values())
+    refuse_large_draft(model.info, spec, choices.backend, wired.pages, held)
     statics = wired.statics_of(f"backend:{name} of draft {len(made)}")
     context = BackendContext(
         spec=spec,

@@ -28,7 +28,7 @@ DEFAULT_PAGE_SIZE = 16
 PATIENCE = 10.0
 """Seconds after which a person should know what is being imported."""
 WORDS = {"conflict": "in conflict"}
-_OTHERS = "other names for --prefill-backend and --decode-backend, or --backend NAME alone"
+_HALVES = "; or other names for --prefill-backend and --decode-backend"
 NOUNS: dict[str, str] = {"backend": "attention backend", "graph_runner": "graph runner"}
 
 
@@ -88,13 +88,9 @@ def _both(prefill: Any, decode: Any, records: Sequence[PluginRecord], judge: Jud
         names.append(record.name)
         classes.append(load(record))
     cls, name = hybrid_of(*classes), "+".join(names)
-    sizes = cls.page_sizes
-    if sizes is not None and not sizes:
-        raise WiringError(f"{names[0]} and {names[1]} have no page size in common", next=_OTHERS)
     spec, reasons = judge(name, cls)
     if reasons:
-        lines = "".join(f"\n  {reason}" for reason in reasons)
-        raise WiringError(f"{name} cannot serve this:{lines}", next=_OTHERS)
+        raise _refusal(name, reasons, f"{_who_can('backend', records, judge)}{_HALVES}")
     return Fit(name, cls, spec, dict(zip(cls.children, names, strict=True)))
 
 
@@ -168,12 +164,23 @@ def _named(kind: Kind, wanted: Any, records: Sequence[PluginRecord], judge: Judg
     cls: type[Any] = load(record)
     spec, reasons = judge(record.name, cls)
     if reasons:
-        others = [other.name for other in _fitting(kind, records, judge)[0] if other.cls is not cls]
-        lines = "".join(f"\n  {reason}" for reason in reasons)
-        option = kind.replace("_", "-")
-        can = f"--{option} {others[0]}" if others else f"warcore list-plugins --kind {kind}"
-        raise WiringError(f"{record.name} cannot serve this:{lines}", next=can)
+        raise _refusal(record.name, reasons, _who_can(kind, records, judge))
     return Fit(record.name, cls, spec)
+
+
+def _refusal(name: str, reasons: list[str], can: str) -> WiringError:
+    lines = "".join(f"\n  {reason}" for reason in reasons)
+    return WiringError(f"{name} cannot serve this:{lines}", next=can)
+
+
+def _who_can(kind: Kind, records: Sequence[PluginRecord], judge: Judge) -> str:
+    """The option that names the best of those that can serve, and who else could."""
+    able = sorted(_fitting(kind, records, judge)[0], key=lambda fit: -fit.cls.default_rank)
+    if not able:
+        return f"warcore list-plugins --kind {kind}"
+    best, *others = (fit.name for fit in able)
+    more = f", or one of: {', '.join(others)}" if others else ""
+    return f"--{kind.replace('_', '-')} {best}{more}"
 
 
 def _fitting(
@@ -233,11 +240,12 @@ def _page_size(wanted: int | None, cls: type[AttentionBackend]) -> tuple[int, li
     The list says why the user's cannot be.
     """
     sizes = cls.page_sizes
+    if sizes is not None and not sizes:  # of two backends in one
+        return wanted or DEFAULT_PAGE_SIZE, ["no page size in common"]
     if wanted is not None:
         if sizes is not None and wanted not in sizes:
-            return wanted, [
-                f"a page size of {wanted} (it has {', '.join(map(str, sorted(sizes)))})"
-            ]
+            known = ", ".join(map(str, sorted(sizes)))
+            return wanted, [f"a page size of {wanted} (it has {known})"]
         return wanted, []
     if sizes is None or DEFAULT_PAGE_SIZE in sizes:
         return DEFAULT_PAGE_SIZE, []

@@ -106,15 +106,16 @@ def hybrid_of(
 ) -> type[HybridBackend]:
     """The class of two backends; it has the `page_sizes` and the `window_pool` of both."""
     either = [sizes for sizes in (prefill.page_sizes, decode.page_sizes) if sizes is not None]
-    return type(
-        f"{prefill.__name__}And{decode.__name__}",
-        (HybridBackend,),
-        {
-            "children": {"prefill": prefill, "decode": decode},
-            "page_sizes": frozenset.intersection(*either) if either else None,
-            "window_pool": prefill.window_pool and decode.window_pool,
-        },
-    )
+    members: dict[str, object] = {
+        "children": {"prefill": prefill, "decode": decode},
+        "page_sizes": frozenset.intersection(*either) if either else None,
+        "window_pool": prefill.window_pool and decode.window_pool,
+    }
+    inherited = AttentionBackend.prepare_prefill_shared_read_snapshot
+    if prefill.prepare_prefill_shared_read_snapshot is inherited:
+        # Nobody decides per batch, and whoever looks at the class sees so: the plan does.
+        members["prepare_prefill_shared_read_snapshot"] = inherited
+    return type(f"{prefill.__name__}And{decode.__name__}", (HybridBackend,), members)
 
 
 def _own_names(part: str, memory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -63,6 +63,7 @@ class Drafts:
         self.accepted += stood
         request.drafted += found.drafted
         request.accepted += stood
+        request.verifies += 1
 
     def facts(self) -> dict[str, Any]:
         """{drafted, accepted, accept_length}: the last is tokens per request and verify."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from warcore.backend import AttentionBackend, AttentionSpec
     from warcore.choices import Choices
     from warcore.config import EngineConfig
+    from warcore.model import ModelInfo
+    from warcore.options import Chosen
 
 KV_SHARE = 0.4
 """How much of the free memory the KV pool takes when nobody says how many pages."""
@@ -46,9 +48,7 @@ class MemoryPlan:
 def plan_memory(config: EngineConfig, choices: Choices) -> MemoryPlan:
     """How many pages, and whether all fits. ConfigError with the numbers if it does not."""
     spec, info = choices.spec, choices.info
-    with blame(f"backend {choices.backend.name}", "kv_cache"):
-        tensors = choices.backend.cls.kv_cache(spec).values()
-    layer_page = sum(_bytes(tensor.shape, tensor.dtype) for tensor in tensors)
+    layer_page = _layer_page(choices.backend, spec)
     windowed = 0 if choices.window is None else sum(x.window is not None for x in info.layers)
     page, swa_page = (len(info.layers) - windowed) * layer_page, windowed * layer_page
     most = _most_window_pages(config, choices)
@@ -79,6 +79,34 @@ def plan_memory(config: EngineConfig, choices: Choices) -> MemoryPlan:
             next=_remedy(plan, _affordable(_left(plan, free), page, swa_page, most), free),
         )
     return plan
+
+
+def refuse_large_draft(
+    info: ModelInfo, spec: AttentionSpec, backend: Chosen, pages: int, beside: int
+) -> None:
+    """ConfigError with the numbers if a draft model's keys and values do not fit.
+
+    Which model drafts is known only once its algorithm is built, so `plan_memory` cannot tell.
+    beside: bytes of the target's pool, which a CPU gives only as they are written.
+    """
+    page = len(info.layers) * _layer_page(backend, spec)
+    free, needed = free_bytes(spec.device), (pages + 1) * page
+    taken = beside if spec.device.type == "cpu" else 0
+    if free is None or needed + taken <= free:
+        return
+    fewer = max(free * 9 // 10 * pages // (needed + taken), 1)
+    raise ConfigError(
+        f"the draft model {info.name} needs {_gib(needed)} for the keys and values of {pages} "
+        f"pages, beside {_gib(taken)} of the target; {_gib(free)} are free on {spec.device}",
+        next=f"--kv-pages {fewer}, or a smaller draft model",
+    )
+
+
+def _layer_page(backend: Chosen, spec: AttentionSpec) -> int:
+    """Bytes of one page of one layer."""
+    with blame(f"backend {backend.name}", "kv_cache"):
+        tensors = backend.cls.kv_cache(spec).values()
+    return sum(_bytes(tensor.shape, tensor.dtype) for tensor in tensors)
 
 
 def _most_window_pages(config: EngineConfig, choices: Choices) -> int:

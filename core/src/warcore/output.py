@@ -37,6 +37,8 @@ class RequestOutput:
     """Tokens that were drafted for it, and judged."""
     accepted: int = 0
     """How many of them stood."""
+    accept_length: float | None = None
+    """Tokens that a verify brought it, on average; None before its first."""
 
     @property
     def finished(self) -> bool:
@@ -60,9 +62,15 @@ def output_of(request: Request) -> RequestOutput:
         finish_reason=request.finish_reason.value if request.finish_reason else None,
         drafted=request.drafted,
         accepted=request.accepted,
+        accept_length=_accept_length(request),
         error=None if error is None else _line(error),
         cause=error,
     )
+
+
+def _accept_length(request: Request) -> float | None:
+    # Each verify brings a token beside the drafted ones that stood.
+    return 1 + request.accepted / request.verifies if request.verifies else None
 
 
 def refusal(place: int, prompt: object, error: WarcoreError) -> RequestOutput:

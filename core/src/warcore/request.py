@@ -60,6 +60,8 @@ class Request:
     """Tokens that were drafted for it, and judged."""
     accepted: int = 0
     """How many of them stood."""
+    verifies: int = 0
+    """Steps that judged drafts of it."""
     shown: int = 0
     """Characters of its text that were reported."""
     finish_reason: FinishReason | None = None

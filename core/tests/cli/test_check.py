@@ -127,6 +127,59 @@ def test_the_options_reach_the_check(check):
     assert "('host', 'decode', True, None)" in out
 
 
+CHOOSY = """
+import attrs
+from toys_of_generate import RowMajor
+
+@attrs.frozen
+class Options:
+    above: int = attrs.field(default=8, validator=attrs.validators.ge(0))
+
+class Choosy(RowMajor):
+    Options = Options
+"""
+
+
+@pytest.fixture
+def choosy(check, toy_site, monkeypatch):
+    """`check` on a plugin that has an option."""
+    toy_site.add("choosy", {"backend": {"choosy": "choosy:Choosy"}}, choosy=CHOOSY)
+    monkeypatch.setenv(ALLOWLIST, "toy,toy-rows,choosy")
+    return check
+
+
+def test_a_plugin_is_checked_with_the_options_that_were_set(choosy, capsys, tmp_path):
+    rules = [make(fake_rules.seen), make(fake_rules.refuted)]
+    arguments = ["choosy", "--opt", "choosy.above=2", "--json", str(tmp_path / "r.json")]
+    code, out, _ = choosy(*arguments, rules=rules)
+    assert (code, "Options(above=2)" in out) == (1, True)
+    repeated = "warcore check backend:choosy -k backend.refuted --opt choosy.above=2 --cell"
+    assert repeated in out
+    assert "It was checked with above=2" in out
+    assert json.loads((tmp_path / "r.json").read_text())["options"] == {"above": "2"}
+    assert "checked" not in listing(capsys), "this is not the plugin as it comes"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("choosy.abov=2", "choosy has no option 'abov'\nNext: did you mean choosy.above?"),
+        ("choosy.above=-1", "options of choosy: 'above' must be >= 0: -1"),
+        ("choosy.above", "--opt choosy.above gives no value"),
+        ("=2", "--opt '=2' names no option\nNext: --opt NAME.key=value"),
+        ("choosy.=2", "--opt 'choosy.=2' names no option\nNext: --opt NAME.key=value"),
+        (
+            "above=2",
+            "--opt above: only backend choosy (choosy 1.0) is checked\nNext: --opt choosy.",
+        ),
+    ],
+)
+def test_an_option_that_it_does_not_have_is_refused_before_the_run(choosy, option, message):
+    code, out, err = choosy("choosy", "--opt", option)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {message}")
+
+
 def test_json_writes_the_report_to_a_file(check, tmp_path):
     file = tmp_path / "r.json"
     code, out, _ = check("toy-rows", "--json", str(file))
@@ -168,6 +221,23 @@ def test_what_cannot_be_run_is_told_before_anything_else(check, monkeypatch):
     code, out, err = check("toy-rows")
     assert (code, out) == (2, "")
     assert err.splitlines()[1].startswith(f"Next: {TIMEOUT_VARIABLE}=")
+
+
+def test_a_device_that_is_not_there_is_told_before_anything_else(check, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, out, err = check("toy-rows", "--device", "cuda")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: no CUDA device: torch")
+    assert "--device host" in err.splitlines()[1]
+
+
+def test_what_could_not_run_for_the_sake_of_another_check_is_a_line_and_no_more(check):
+    unproven = make(fake_rules.blind)
+    after = make(fake_rules.passes, needs=(unproven.name,))
+    code, out, _ = check("toy-rows", rules=[unproven, after])
+    assert code == 2
+    assert f"  could not run     {after}: {unproven}: could not run, " in out
+    assert [f"\n{each}: could not run\n" in out for each in (unproven, after)] == [True, False]
 
 
 def test_a_cell_that_nothing_has_is_told_before_what_its_checks_need(check):

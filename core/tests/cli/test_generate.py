@@ -217,6 +217,7 @@ class TestJson:
                 "text": answer.text,
                 "finish_reason": "length",
                 "drafted": 0,
+                "accept_length": None,
                 "accepted": 0,
                 "error": None,
             }

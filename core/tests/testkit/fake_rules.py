@@ -8,7 +8,9 @@ from pathlib import Path
 
 import torch
 
+from warcore.testkit import mark, observe
 from warcore.testkit.check import Check
+from warcore.testkit.guard import PageGuard
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
 
 
@@ -53,6 +55,28 @@ def seen(subject):
 def declares(subject):
     """Walks one cell."""
     subject.ends["none"] = {"decode": "IN_REPLAY"}
+
+
+def robbed(subject):
+    """Loses the page guard's signal twice, the second time behind the last closing."""
+    with PageGuard() as guard:
+        guard.allocate("table", (4,), torch.int32)
+        window = guard.window()
+        for _ in range(2):
+            window.close()
+            signal.signal(signal.SIGSEGV, signal.SIG_IGN)
+            window.open()
+
+
+def robbed_and_observed(subject):
+    """Tells what an observation says of a step that takes the signal."""
+    table = torch.zeros(4)
+
+    def step():
+        mark("read_done")
+        signal.signal(signal.SIGSEGV, signal.SIG_IGN)
+
+    raise NotApplicable(str(observe(step, {"table": table}).missing))
 
 
 def waits(subject):

@@ -396,6 +396,15 @@ def test_a_tensor_without_memory_is_refused():
         observe(lambda: None, {"nowhere": torch.empty(3, device="meta")})
 
 
+@pytest.mark.parametrize(
+    ("shared", "message"),
+    [({}, "there is nothing to observe"), ({"lens": [3]}, "'lens' is a list, and no tensor")],
+)
+def test_what_is_no_tensor_is_refused_and_so_is_nothing(shared, message):
+    with pytest.raises(WarcoreError, match=message):
+        observe(lambda: mark("read_done"), shared)
+
+
 # ---- a step that goes wrong ----------------------------------------------------------------------
 
 

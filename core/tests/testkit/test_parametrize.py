@@ -95,13 +95,23 @@ def test_a_newer_check_is_skipped(items):
 
 
 def test_a_check_gets_the_options_that_were_asked_for(items):
-    with pytest.raises(unittest.SkipTest, match=r"'host', '', True, 5\)"):
-        items(make(fake_rules.seen), thorough=True, options=5)["backend.seen"]()
+    chosen = hostile.Good.Options()
+    with pytest.raises(unittest.SkipTest, match=r"'host', '', True, NoOptions\(\)\)"):
+        items(make(fake_rules.seen), thorough=True, options=chosen)["backend.seen"]()
 
 
 def test_a_class_that_is_no_plugin_is_refused():
     with pytest.raises(ConfigError, match="is no plugin"):
         checks(int)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [({"device": "gpu"}, "no device is called 'gpu'"), ({"options": 5}, "5 are no options of")],
+)
+def test_what_no_check_could_run_with_is_refused_before_any_is_skipped(items, facts, message):
+    with pytest.raises(ConfigError, match=message):
+        items(make(fake_rules.passes), **facts)
 
 
 PLUGINS_OWN_TEST = """

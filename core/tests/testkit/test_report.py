@@ -96,7 +96,7 @@ def test_a_cpu_run_says_that_it_knows_nothing_of_cuda_kernels():
     assert any("CUDA kernels" in line for line in not_covered(results_of(PASSED)))
     on_cuda = list(not_covered(results_of(PASSED, device="cuda")))
     assert not any("CUDA kernels" in line for line in on_cuda)
-    assert "The page guard did not run: it needs the host device." in on_cuda
+    assert "The page guard did not run: host device only." in on_cuda
 
 
 def test_what_was_left_out_is_said():
@@ -175,6 +175,12 @@ def test_a_whole_run_is_kept_for_each_device(record):
 def test_a_part_of_a_run_is_not_kept(record, part):
     lastreport.keep(results_of(PASSED, record=record, **part))
     assert kept(record) == ()
+
+
+def test_a_run_on_a_model_that_told_nothing_is_not_kept(record):
+    lastreport.keep(results_of(PASSED, record=record, reference="mine:a"))
+    lastreport.keep(results_of(result_of(Outcome.UNPROVEN), record=record, reference="mine:b"))
+    assert list(map(str, kept(record))) == ["checked 1/1 on host"]
 
 
 def test_a_report_of_another_version_or_distribution_is_none(record):

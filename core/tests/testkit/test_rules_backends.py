@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
+import torch
 from wrong_plugins.backends.right import Composite, InLayers, Right, Snapshot
 from wrong_plugins.catalogue import entries
 
@@ -19,6 +20,7 @@ from warcore.testkit.definitions import said_line
 from warcore.testkit.guard import supported
 from warcore.testkit.outcome import NotApplicable, Outcome, Refuted
 from warcore.testkit.owing import compare
+from warcore.testkit.rules.backends import changed_in_claims
 from warcore.testkit.stand import TREE, Stand
 from warcore.testkit.subject import Subject
 from warcore.testkit.verdict import judge
@@ -113,6 +115,57 @@ def test_every_check_has_a_wrong_backend():
 def test_every_check_says_rule_incident_and_remedy():
     for check in HELD:
         assert all(len(text) > 40 for text in (check.rule, check.incident, check.mend)), check
+
+
+# ---- lies that hang on what it serves ------------------------------------------------------------
+
+
+SERVED = {
+    "bfloat16": lambda spec: spec.dtype is torch.bfloat16,
+    "head128": lambda spec: spec.head_dim == 128,
+    "8over1": lambda spec: spec.q_heads == 8 * spec.kv_heads,
+    "page1": lambda spec: spec.page_size == 1,
+    "page64": lambda spec: spec.page_size == 64,
+}
+
+
+def late_for(which):
+    """A backend that reads too late for the specs that `which` fits, and for no others."""
+
+    class Late(Right):
+        def forward(self, q, k, v, layer, batch):
+            if which(self.ctx.spec):
+                self.gather(batch)
+            return super().forward(q, k, v, layer, batch)
+
+    return Late
+
+
+@needs_guard
+def test_a_lie_that_hangs_on_what_the_backend_serves_is_found_by_the_default_grid():
+    found = verdict(CHECKS["backend.no_late_access"], late_for(lambda s: s.dtype is torch.bfloat16))
+    assert found.outcome is Outcome.FAILED
+    assert found.failure.cell.endswith("page4-bfloat16")
+    assert found.failure.seen_by == ("guard", "attribution", "poison")
+
+
+@needs_guard
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SERVED)
+def test_a_lie_hangs_on_no_type_size_or_count_unseen(name):
+    late = subject(late_for(SERVED[name]))
+    assert verdict(CHECKS["backend.no_late_access"], late.cls).outcome is Outcome.FAILED
+    assert next(changed_in_claims(late)).seen_by == ("poison",)
+
+
+def test_what_a_backend_cannot_run_at_all_is_for_another_check_to_tell():
+    class Raising(Right):
+        def forward(self, q, k, v, layer, batch):
+            if self.ctx.spec.dtype is torch.bfloat16:
+                raise ValueError("never in bfloat16")
+            return super().forward(q, k, v, layer, batch)
+
+    assert list(changed_in_claims(subject(Raising))) == []
 
 
 # ---- what a failure says -------------------------------------------------------------------------

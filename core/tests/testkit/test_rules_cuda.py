@@ -20,9 +20,12 @@ from warcore.testkit.rules import backend_cuda
 from warcore.testkit.subject import Subject
 
 TABLE = torch.zeros(6, 8, dtype=torch.int32)
+MAP = torch.zeros(48, dtype=torch.int32)
 EVENT = 7
 READS = Given("parameter 0, byte 0", TABLE.data_ptr() + 4, TABLE.data_ptr() + 5)
 GATHER, LAYER = Node("kernel", "gather", (READS,)), Node("kernel", "layer")
+FOLLOWS = Given("parameter 1, byte 0", MAP.data_ptr(), MAP.data_ptr() + 1)
+TRANSLATES = Node("kernel", "translate", (FOLLOWS,))
 MARKER = Node("event record", event=EVENT)
 
 
@@ -58,7 +61,7 @@ def captured(monkeypatch):
         stand = SimpleNamespace(
             recorders=[recorder],
             scope=SimpleNamespace(ends={ForwardMode.DECODE: vote}),
-            tables=SimpleNamespace(table=TABLE),
+            tables=SimpleNamespace(named={"req_to_token": TABLE, "full_to_swa": MAP}),
             graph=GraphKind.UNBROKEN,
             shape=Shape(),
         )
@@ -94,6 +97,11 @@ def test_an_address_that_may_be_followed_too_late_is_a_suspicion_and_no_pass(
 ):
     with pytest.raises(Unproven, match=r"suspect.*decode-unbroken-bucket2.*kernel gather.*req_to"):
         captured(vote, *sections)
+
+
+def test_an_address_in_the_map_of_windows_is_one_in_the_shared_tables(captured):
+    with pytest.raises(Unproven, match=r"suspect.*kernel translate.*full_to_swa"):
+        captured(IN, section(GATHER, MARKER, TRANSLATES))
 
 
 @pytest.mark.parametrize("vote", [POST, SharedReadEnds.UNKNOWN, IN])

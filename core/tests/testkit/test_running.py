@@ -17,6 +17,8 @@ from warcore.errors import ConfigError, PluginError
 from warcore.records import PluginRecord
 from warcore.testkit import selection
 from warcore.testkit.aftermath import TIMEOUT_VARIABLE
+from warcore.testkit.coverage import not_covered
+from warcore.testkit.guard import supported
 from warcore.testkit.isolation import Isolation, time_limit
 from warcore.testkit.mishaps import ADVICE
 from warcore.testkit.outcome import NotApplicable, Outcome
@@ -351,6 +353,7 @@ def test_a_pattern_takes_along_what_its_checks_need(run):
         ("backend.poison", ["backend.poison"]),
         ("poison", ["backend.poison", "backend.poison_more"]),
         ("*.p*_more", ["backend.poison_more"]),
+        ("p*_more", ["backend.poison_more"]),
     ],
 )
 def test_a_pattern_is_a_name_or_a_part_of_one_or_has_wildcards(rules, pattern, names):
@@ -464,3 +467,24 @@ def test_a_check_newer_than_the_contract_runs_and_does_not_count(run):
     results = run(hostile.Good, make(fake_rules.passes), make(fake_rules.absent, since="0.10"))
     assert [result.counted for result in results.results] == [True, False]
     assert results.total == 1
+
+
+# ---- whose signal it is --------------------------------------------------------------------------
+
+
+THIEF = "somebody who set SIGSEGV to be ignored"
+needs_guard = pytest.mark.skipif(supported() is not None, reason=str(supported()))
+
+
+@needs_guard
+def test_who_took_the_signal_of_the_page_guard_is_said_with_the_check(run):
+    results = run(hostile.Good, make(fake_rules.passes), make(fake_rules.robbed))
+    assert [result.stolen for result in results.results] == [(), (THIEF,)]
+    said = f"The page guard lost SIGSEGV to {THIEF} in backend.robbed, and had it again"
+    assert [line for line in not_covered(results) if line.startswith(said)]
+
+
+@needs_guard
+def test_an_observation_says_who_took_the_signal(run):
+    (result,) = run(hostile.Good, make(fake_rules.robbed_and_observed)).results
+    assert f"page guard: {THIEF} took SIGSEGV" in result.why

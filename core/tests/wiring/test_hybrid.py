@@ -153,3 +153,19 @@ def test_the_plan_shows_both():
         ForwardMode.EXTEND: SharedReadEnds.PRE_REPLAY,
         ForwardMode.DECODE: SharedReadEnds.IN_REPLAY,
     }
+
+
+class PerBatch(RowMajor):
+    def prepare_prefill_shared_read_snapshot(self, forward_batch, num_qo_tokens):
+        return SharedReadEnds.PRE_REPLAY
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "fence"),
+    [(RowMajor, PerBatch, "fine"), (PerBatch, RowMajor, "per batch")],
+)
+def test_it_decides_for_each_prefill_if_the_prefill_child_does(prefill, decode, fence):
+    made = FencePlan.of(configured(backend=None, prefill_backend=prefill, decode_backend=decode))
+    (votes,) = made.votes
+    assert votes.snapshot is (prefill is PerBatch)
+    assert {step.fence for step in made.steps if step.mode is ForwardMode.EXTEND} == {fence}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from drafters import Model
 from parts import configured, engine
 from toys import RowMajor, Toy
 
@@ -78,6 +79,17 @@ def test_what_does_not_fit_is_refused_with_the_numbers_before_anything_is_alloca
     assert "1.00 GiB are free on cpu" in raised.value.what
     pages = int(raised.value.next.split()[1].rstrip(","))
     assert plan(kv_pages=pages).pages == pages  # what it proposes fits
+
+
+def test_the_cache_of_a_draft_model_is_refused_if_it_does_not_fit_beside_the_targets(free):
+    pages = 100
+    free(WEIGHTS + (pages + 1) * PAGE * 3 // 2)  # the toy drafts for itself
+    with pytest.raises(ConfigError) as raised:
+        engine(spec_algo=Model, spec_tokens=3, kv_pages=pages)
+    assert "the draft model toy needs" in raised.value.what
+    pages = int(raised.value.next.split()[1].rstrip(","))
+    assert pages > 50
+    engine(spec_algo=Model, spec_tokens=3, kv_pages=pages).close()  # what it proposes fits
 
 
 def test_weights_that_do_not_fit_say_what_helps(free):

@@ -114,6 +114,30 @@ def test_a_named_backend_that_cannot_serve_gives_all_reasons_and_who_could(insta
     )
 
 
+def test_all_who_could_are_named_the_best_one_first(installed):
+    others = [backend("beta", rank=-1), backend("gamma", rank=2), backend("delta", rank=1)]
+    installed(backend("alpha", "no windows"), *others)
+    with pytest.raises(WiringError) as raised:
+        chosen(backend="alpha")
+    assert raised.value.next == "--backend gamma, or one of: delta, beta"
+
+
+def test_so_they_are_where_two_halves_cannot_serve_and_all_reasons_are_given(installed):
+    of_16, of_64 = (
+        backend(name, f"no {name}", page_sizes=frozenset({size}))
+        for name, size in (("alpha", 16), ("beta", 64))
+    )
+    installed(of_16, of_64, backend("gamma"), backend("delta", rank=1))
+    with pytest.raises(WiringError) as raised:
+        chosen(prefill_backend="alpha", decode_backend="beta")
+    assert str(raised.value) == (
+        "alpha+beta cannot serve this:\n  no page size in common\n"
+        "  prefill by Alpha: no alpha\n  decode by Beta: no beta\n"
+        "Next: --backend delta, or one of: gamma; "
+        "or other names for --prefill-backend and --decode-backend"
+    )
+
+
 def test_a_page_size_that_does_not_fit_is_shown_with_the_other_reasons(installed):
     installed(backend("alpha", "no windows", page_sizes=frozenset({16, 32})))
     with pytest.raises(WiringError) as raised:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from warcore.cli.output import aligned, console, debug_option, progress
+from warcore.cli.settings import read_options
+from warcore.cli.subject import subject_of
 from warcore.cli.usage import OneOf
 from warcore.errors import ConfigError
-from warcore.registry import find_plugins, named, select
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from warcore.records import PluginRecord
     from warcore.testkit.check import Check
     from warcore.testkit.outcome import Outcome
     from warcore.testkit.results import Result, Results
@@ -56,6 +56,14 @@ _COPIED = {"at", "just this", "also at", "it printed", "trace"}
     metavar="REF",
     help="Check a model family with the model REF instead of one that needs no files.",
 )
+@click.option(
+    "--opt",
+    "options",
+    metavar="NAME.key=value",
+    multiple=True,
+    callback=read_options,
+    help="Check the plugin with an option set; repeatable.",
+)
 @click.option("--explain", metavar="CHECK", help="Say what a check is about, and run nothing.")
 @debug_option
 @click.pass_context
@@ -70,6 +78,7 @@ def check(
     thorough: bool,
     cell: str,
     reference: str | None,
+    options: dict[str, str],
     explain: str | None,
 ) -> None:
     """Hold the installed plugin NAME to the contract of warcore.
@@ -91,15 +100,13 @@ def check(
                 "there is no plugin to check",
                 next="warcore check NAME; warcore list-plugins shows the names",
             )
-        from warcore.testkit.subject import Subject
-
         target = None if json_file is None else Target.of("--json", json_file)
-        record = _record(name)
-        if reference is not None and record.kind != "model":
-            raise ConfigError(
-                f"--reference is of models, and {record} is none", next="leave it out"
-            )
-        subject = Subject(record, None, device, cell, thorough, reference=reference)
+        facts = {"device": device, "cells": cell, "thorough": thorough, "reference": reference}
+        subject = subject_of(name, options, **facts)
+        if device == "cuda":
+            from warcore.device import require_cuda
+
+            require_cuda()
         results = _run(subject, pattern)
     from warcore.testkit.lastreport import keep
 
@@ -110,16 +117,6 @@ def check(
 
         target.write([json.dumps(document(results), indent=2, ensure_ascii=False), "\n"])
     ctx.exit(results.code)
-
-
-def _record(name: str) -> PluginRecord:
-    """The plugin that a person named. ConfigError or PluginError, with what to type instead."""
-    records = find_plugins()
-    kinds = dict.fromkeys(record.kind for record in named(records, name))
-    if len(kinds) > 1:
-        these = " or ".join(f"{kind}:{name}" for kind in kinds)
-        raise ConfigError(f"{len(kinds)} plugins are called {name!r}", next=these)
-    return select(records, next(iter(kinds)), name)
 
 
 def _run(subject: Subject, pattern: str) -> Results:
@@ -180,7 +177,9 @@ def _conclude(results: Results) -> None:
 
     screen = console()
     for result in results.results:
-        if result.outcome in {Outcome.FAILED, Outcome.UNPROVEN, Outcome.EXPECTED_FAILURE}:
+        told = result.outcome in {Outcome.FAILED, Outcome.UNPROVEN, Outcome.EXPECTED_FAILURE}
+        # What did not run for the sake of another one has nothing to add to that one.
+        if told and result.after is None:
             _print_failure(screen, result, results.subject)
     width = min(screen.width, _WIDTH)
     screen.print("\nNot covered:", soft_wrap=True)

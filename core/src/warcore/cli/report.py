@@ -33,6 +33,7 @@ _RESULT = (
     "finish_reason",
     "drafted",
     "accepted",
+    "accept_length",
     "error",
 )
 

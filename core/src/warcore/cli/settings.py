@@ -157,7 +157,7 @@ def _plugins() -> dict[str, Decorator]:
             "options",
             metavar="NAME.key=value",
             multiple=True,
-            callback=_read_options,
+            callback=read_options,
             help="Set an option of the plugin NAME; repeatable.",
         ),
     }
@@ -206,13 +206,15 @@ def _sampling() -> dict[str, Decorator]:
     }
 
 
-def _read_options(_: click.Context, __: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+def read_options(_: click.Context, __: click.Parameter, given: Sequence[str]) -> dict[str, str]:
     """`NAME.key=value` texts as {"NAME.key": "value"}; the last of a key holds."""
     options = {}
     for text in given:
         path, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"--opt {text} gives no value", next="--opt NAME.key=value")
+        if not all(path.split(".")):
+            raise ConfigError(f"--opt {text!r} names no option", next="--opt NAME.key=value")
         options[path] = value
     return options
 

@@ -38,20 +38,27 @@ def open_device(device: str, host: str = "auto") -> Device:
     """
     if device not in {"auto", "host", "cuda"}:
         raise ConfigError(f"no device is called {device!r}", next="--device auto|host|cuda")
+    if device == "cuda":
+        require_cuda()
     import torch
 
     from warcore.device.host import host_device
 
-    present = torch.cuda.is_available()
-    if device == "cuda" and not present:
+    if torch.cuda.is_available() and device != "host":
+        from warcore.device.cuda import CudaDevice
+
+        return CudaDevice()
+    return host_device(HOST_AUTO if host == "auto" else host)
+
+
+def require_cuda() -> None:
+    """DeviceError, with why, where torch finds no CUDA device. Initialises none."""
+    import torch
+
+    if not torch.cuda.is_available():
         built = torch.version.cuda is not None
         why = "it finds no GPU or driver" if built else "it is built without CUDA"
         raise DeviceError(
             f"no CUDA device: torch {torch.__version__} is installed, and {why}",
             next="--device host" if built else "install a CUDA build of torch, or --device host",
         )
-    if present and device != "host":
-        from warcore.device.cuda import CudaDevice
-
-        return CudaDevice()
-    return host_device(HOST_AUTO if host == "auto" else host)

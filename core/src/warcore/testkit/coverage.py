@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _ONLY_ON = {
     "page guard": "host",
     "happens-before": "host",
+    "seeded schedules": "host",
     "Triton interpreter": "host",
     "pointer reachability": "cuda",
 }
@@ -37,7 +38,7 @@ def detectors(results: Results) -> tuple[Detector, ...]:
     for name, why in results.platform["detectors"].items():
         needed = _ONLY_ON.get(name, results.subject.device)
         elsewhere = needed != results.subject.device
-        found.append(Detector(name, f"it needs the {needed} device" if elsewhere else why))
+        found.append(Detector(name, f"{needed} device only" if elsewhere else why))
     return tuple(found)
 
 
@@ -49,11 +50,13 @@ def not_covered(results: Results) -> Iterator[str]:
     else:
         yield (
             "What a CUDA kernel reads too late shows only in the output, or as an address in a "
-            "captured step: a read that changes no output, in an eager step, is not seen."
+            "captured step: a read that changes no output, in an eager step, is not seen. The map "
+            "of windows is not overwritten: only addresses in it are looked for."
         )
     for detector in detectors(results):
         if detector.why_not is not None:
             yield f"The {detector.name} did not run: {detector.why_not}."
+    yield from _stolen(results)
     yield from _left_out(results)
     here = next((result.here for result in results.results if result.here), "")
     if here:
@@ -63,6 +66,19 @@ def not_covered(results: Results) -> Iterator[str]:
         )
     if any(result.outcome is Outcome.UNPROVEN for result in results.results):
         yield "Where a check could not run, nothing is known."
+
+
+def _stolen(results: Results) -> Iterator[str]:
+    """Who took the page guard's signal, and in which checks."""
+    thieves: dict[str, list[str]] = {}
+    for result in results.results:
+        for thief in result.stolen:
+            thieves.setdefault(thief, []).append(str(result.check))
+    for thief, checks in thieves.items():
+        yield (
+            f"The page guard lost SIGSEGV to {thief} in {', '.join(checks)}, and had it again from "
+            "the next step on: what came too late between was not seen."
+        )
 
 
 def _left_out(results: Results) -> Iterator[str]:
@@ -77,6 +93,9 @@ def _left_out(results: Results) -> Iterator[str]:
         yield f"Of the grid only the cells called {subject.cells!r} were walked (--cell)."
     elif not subject.thorough:
         yield "The default grid was walked; --all walks the whole of it."
+    if subject.set_options:
+        chosen = ", ".join(f"{key}={text}" for key, text in subject.set_options.items())
+        yield f"It was checked with {chosen}: what it does without was not looked at."
     newer = sum(not result.counted for result in results.results)
     if newer:
         which = "1 check is" if newer == 1 else f"{newer} checks are"

@@ -10,6 +10,7 @@ import torch
 
 from warcore.spec import Draft
 from warcore.testkit.definitions import with_methods
+from warcore.testkit.elements import same
 
 if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
@@ -120,13 +121,4 @@ def _plain(value: Any) -> dict[str, torch.Tensor]:
 
 
 def _equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(_bits(one[n], other[n]) for n in one)
-
-
-def _bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are equal; NaN is NaN."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    if not one.is_floating_point():
-        return torch.equal(one, other)
-    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+    return one.keys() == other.keys() and all(same(one[n], other[n]) for n in one)

@@ -1,4 +1,4 @@
-"""Which elements of a table lie in a range of bytes, as people write it."""
+"""Elements of tensors: which of a table lie in a range of bytes, and whether two hold the same."""
 
 from __future__ import annotations
 
@@ -34,3 +34,12 @@ def element(table: torch.Tensor, offset: int) -> str:
         return f"[{index}]"
     row, column = divmod(index, table.shape[1])
     return f"[{row}, {column}]"
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same numbers; NaN is NaN, so that a step may repeat itself."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not one.is_floating_point():
+        return one.equal(other)
+    return one.allclose(other, rtol=0, atol=0, equal_nan=True)

@@ -56,6 +56,8 @@ class FaultHandler:
         self._possession = Possession(base, self._state)
         self._users = 0
         self._taken = 0
+        self.stolen: list[str] = []
+        """Who took the signal away from a guard that was in force, each time that one noticed."""
         self.lost = 0
         """How many faults nobody can name, because too many came between two looks."""
         self.generation = 0
@@ -99,6 +101,11 @@ class FaultHandler:
         """
         with self._lock:
             return self._possession.take()
+
+    def thief(self) -> str | None:
+        """Who has the signal in our place, as far as known; None: we have it."""
+        with self._lock:
+            return self._possession.thief()
 
     # ---- what is watched -------------------------------------------------------------------------
 
@@ -248,3 +255,8 @@ class FaultHandler:
 def fault_handler() -> FaultHandler:
     """The handler of this process. WarcoreError where its memory cannot be had."""
     return FaultHandler()
+
+
+def stolen() -> tuple[str, ...]:
+    """Who took the signal away in this process so far, whoever's guard it was."""
+    return tuple(fault_handler().stolen) if fault_handler.cache_info().currsize else ()

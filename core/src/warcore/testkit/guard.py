@@ -168,9 +168,7 @@ class PageGuard:
         if window.closed:
             raise WarcoreError("this window is closed already", next="open it, or take another one")
         with self.lock:
-            thief = self._handler.take()
-            if thief is not None and thief not in self.stolen:
-                self.stolen.append(thief)
+            self._note(self._handler.take())
             names = self.buffers if window.names is None else window.names
             window.closed = tuple(self.buffers[name] for name in names)
             for buffer in window.closed:
@@ -183,11 +181,19 @@ class PageGuard:
         if not closed or not self._in_force:
             return []
         with self.lock:
+            # The next closing, if there is one, takes it back.
+            self._note(self._handler.thief())
             for buffer in closed:
                 buffer.open(writes_only=window.writes_only)
             found = self.look()
             names = {buffer.name for buffer in closed} if found else ()
             return [fault for fault in found if fault.buffer in names]
+
+    def _note(self, thief: str | None) -> None:
+        """Somebody took the signal away, if it is not None."""
+        if thief is not None and thief not in self.stolen:
+            self.stolen.append(thief)
+            self._handler.stolen.append(thief)
 
     def explain(self, error: BaseException) -> WarcoreError | None:
         """What a system call failed of that was handed closed memory; None for other errors.

@@ -37,12 +37,16 @@ class LastReport:
 
 
 def keep(results: Results) -> None:
-    """Keep what a run came to, if it was a whole one; where nothing can be kept, nothing is."""
+    """Keep what a whole run of a plugin as it comes has found, where anything can be kept."""
     from warcore.testkit.outcome import Outcome
     from warcore.testkit.report import verdict
+    from warcore.testkit.results import NO_VERDICT
 
     record, counts = results.subject.record, results.counts
-    if not results.whole or record.distribution is None:
+    if not results.whole or results.subject.set_options or record.distribution is None:
+        return
+    if results.subject.reference is not None and results.code == NO_VERDICT:
+        # It may have no such model: then nothing was found out about the plugin.
         return
     passed = counts[Outcome.PASSED]
     applicable = results.total - counts[Outcome.NOT_APPLICABLE]

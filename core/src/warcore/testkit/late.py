@@ -13,7 +13,8 @@ import torch
 from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.device.operations import noting_origins
 from warcore.testkit.attribution import Attribution
-from warcore.testkit.elements import element, region
+from warcore.testkit.claims import in_claims
+from warcore.testkit.elements import element, region, same
 from warcore.testkit.guard import PageGuard, supported
 from warcore.testkit.naming import Extent, Naming
 from warcore.testkit.outcome import Failure, Unproven
@@ -46,23 +47,39 @@ def page_guard() -> PageGuard:
 
 
 def late_accesses(subject: Subject) -> Iterator[Failure]:
-    """A failure for each cell in which something is touched too late, and each line that does."""
-    shown = False
+    """A failure for each cell in which something is touched too late, and each line that does.
+
+    First the grid, then a few eager steps of every other shape that the backend says it serves.
+    """
+    shown: list[Failure] = []
     # A replay's touches have the lines of its capture then.
     with page_guard() as guard, noting_origins():
         for stand in stands(subject, guard=guard):
             window = guard.window("forward")
             for cell in cells_of(subject, stand):
-                lines: set[str] = set()
-                for batch in stand.steps(cell) if tells_an_end(stand, cell) else ():
-                    claim = declared(stand, cell)
-                    for late in late_access(
-                        stand, batch, window, claim, str(cell), shows=not shown
-                    ):
-                        shown = shown or "poison" in late.seen_by
-                        if late.where not in lines:
-                            lines.add(late.where)
-                            yield late
+                yield from _late_in(stand, cell, window, shown)
+        window = guard.window("forward")
+
+        def look(stand: Stand, cell: Cell) -> Iterator[Failure]:
+            return _late_in(stand, cell, window, shown)
+
+        yield from in_claims(subject, look, guard)
+
+
+def _late_in(stand: Stand, cell: Cell, window: Window, shown: list[Failure]) -> Iterator[Failure]:
+    """The late accesses of both steps of a cell, each line once.
+
+    shown: gets the first one that showed in an output; later ones need not.
+    """
+    lines: set[str] = set()
+    for batch in stand.steps(cell) if tells_an_end(stand, cell) else ():
+        claim = declared(stand, cell)
+        for late in late_access(stand, batch, window, claim, str(cell), shows=not shown):
+            if "poison" in late.seen_by:
+                shown.append(late)
+            if late.where not in lines:
+                lines.add(late.where)
+                yield late
 
 
 def tells_an_end(stand: Stand, cell: Cell) -> bool:
@@ -186,18 +203,18 @@ def changed_by(stand: Stand, batch: ForwardBatch) -> str | None:
     None: the output stays. Unproven if the same step twice gives different bits.
     """
     quiet, *again = (stand.run(batch)[0] for _ in range(BASELINES))
-    if not all(torch.equal(quiet, output) for output in again):
+    if not all(same(quiet, output) for output in again):
         raise Unproven("the same step twice gives different bits")
     for name, slots in _patterns(stand).items():
         output, _ = stand.run_overwritten(batch, slots)
-        if not torch.equal(quiet, output):
+        if not same(quiet, output):
             return name
     # Where the host cannot come between a replay's marker and the rest, the table stands for both.
     if stand.tables.map is None or stand.one_launch:
         return None
     for name, slots in _map_patterns(stand).items():
         output, _ = stand.run(batch, partial(stand.tables.write_map, slots))
-        if not torch.equal(quiet, output):
+        if not same(quiet, output):
             return name
     return None
 

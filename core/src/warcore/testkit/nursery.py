@@ -97,6 +97,7 @@ def describe_platform() -> dict[str, Any]:
             "attribution": None,
             "in-order poison": None,
             "event position": None,
+            "seeded schedules": None,
             "pointer reachability": None,
             "Triton interpreter": None if find_spec("triton") else "Triton is not installed",
         },

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from warcore.testkit.access import Access
     from warcore.testkit.fault import Fault
 
+_SHARED = 'observe(step, {"req_to_token": tensor})'
+
 
 def observe(
     step: Callable[[], object], shared: Mapping[str, torch.Tensor], *, rerun: bool = False
@@ -42,9 +44,15 @@ def observe(
     `shared` are those of its first run.
 
     If the step raises, so does this; the error's attribute `observation` says what was seen.
-    WarcoreError if another step is being observed, or a tensor is not strided.
+    WarcoreError if another step is being observed, there is nothing to observe, or a tensor is not
+    strided.
     """
+    if not shared:
+        raise WarcoreError("there is nothing to observe: `shared` is empty", next=_SHARED)
     for name, tensor in shared.items():
+        if not isinstance(tensor, torch.Tensor):
+            kind = type(tensor).__name__
+            raise WarcoreError(f"shared tensor {name!r} is a {kind}, and no tensor", next=_SHARED)
         if tensor.layout is not torch.strided or tensor.device.type == "meta":
             raise WarcoreError(
                 f"shared tensor {name!r} has no memory of its own: {tensor.layout} on "
@@ -209,6 +217,10 @@ class _Watch:
                 self._missing.append(f"page guard: {each.name} {remark}")
         if self._guard is not None and self._guard.lost:
             self._missing.append(f"page guard: {self._guard.lost} touches came too fast to be kept")
+        for thief in () if self._guard is None else self._guard.stolen:
+            self._missing.append(
+                f"page guard: {thief} took SIGSEGV, until the next mark or the end of the step"
+            )
         if not self._marks:
             self._missing.append("no mark() was passed: every touch counts as before it")
         guarded = () if self._guard is None else ("guard",)

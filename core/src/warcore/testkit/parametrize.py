@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import unittest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -57,9 +57,12 @@ def checks(
     Called, a check raises AssertionError if it fails or could not run, or passes and is a known
     failure, and `unittest.SkipTest` if it does not apply or fails as its author said. Each can be
     run alone and in any order.
+
+    ConfigError for a class that is no plugin, another device, or options of another class.
     """
     known = dict(known_failures or {})
     record = _record_of(cls)
+    _refuse_unknown(record, cls, device, options)
     selection = Selection.of(record.kind)
     subject = Subject(record, cls, device=device, thorough=thorough, options=options)
     run = _Shared(subject, known, selection)
@@ -126,6 +129,17 @@ def _isolation() -> Isolation:
 def _close(process: int, isolation: Isolation) -> None:
     if os.getpid() == process:
         isolation.close()
+
+
+def _refuse_unknown(record: PluginRecord, cls: Any, device: str, options: object) -> None:
+    """With what no check can be called: each would be skipped, or blame the plugin for it."""
+    if device not in {"host", "cuda"}:
+        raise ConfigError(f"checks: no device is called {device!r}", next='device="host" or "cuda"')
+    if options is not None and not isinstance(options, cls.Options):
+        raise ConfigError(
+            f"checks: {options!r} are no options of {record}",
+            next=f"options={cls.__name__}.Options(...)",
+        )
 
 
 def _record_of(cls: type) -> PluginRecord:

@@ -88,6 +88,8 @@ def command(result: Result, subject: Subject) -> str:
         words.append("--all")
     if subject.reference is not None:
         words += ["--reference", subject.reference]
+    for key, text in subject.set_options.items():
+        words += ["--opt", f"{record.name}.{key}={text}"]
     if result.failure is not None and result.failure.cell:
         words += ["--cell", result.failure.cell]
     return shlex.join(words)
@@ -134,6 +136,7 @@ def document(results: Results) -> dict[str, Any]:
         "cells": subject.cells or None,
         "thorough": subject.thorough,
         "reference": subject.reference,
+        "options": subject.set_options,
         "available": results.selection.available,
         "total": results.total,
         "counts": {outcome.value: count for outcome, count in results.counts.items()},

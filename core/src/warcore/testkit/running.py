@@ -180,6 +180,7 @@ class Run:
             ended.seconds,
             cells=verdict.cells,
             ends=verdict.ends,
+            stolen=verdict.stolen,
             here=self._here,
         )
 

@@ -63,6 +63,11 @@ class Possession:
         self._install()
         return who
 
+    def thief(self) -> str | None:
+        """Who replaced us, as `take` names them, and keeps what they have; None: nobody."""
+        current = self._read()
+        return None if current.handler == self._entry else _name(current.handler)
+
     def end(self) -> None:
         """Whoever had the signal before has it again."""
         state = self._state

@@ -63,7 +63,7 @@ def _fits(name: str, pattern: str, names: Iterable[str]) -> bool:
     if pattern in names:
         return name == pattern
     if any(letter in pattern for letter in "*?["):
-        return fnmatchcase(name, pattern)
+        return fnmatchcase(name, pattern) or fnmatchcase(name.partition(".")[2], pattern)
     return pattern.lower() in name
 
 

@@ -39,6 +39,16 @@ class Subject:
     ends: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False, repr=False)
     """By kind of graph and mode: where the reads end in the cells of the check that runs."""
 
+    @property
+    def set_options(self) -> dict[str, str]:
+        """The options that differ from the defaults, as a person types them."""
+        if self.options is None:
+            return {}
+        options: Any = self.options
+        values = attrs.asdict(options, recurse=False)
+        fields = attrs.fields(type(options))
+        return {f.name: str(values[f.name]) for f in fields if values[f.name] != f.default}
+
     def wants(self, cell: object) -> bool:
         """Whether a check shall look at `cell`, whose name is its `str`."""
         name = str(cell)

@@ -11,6 +11,7 @@ import attrs
 
 from warcore.errors import PluginError, WiringError
 from warcore.testkit.access import Place
+from warcore.testkit.faults import stolen
 from warcore.testkit.outcome import (
     Elsewhere,
     Failure,
@@ -44,6 +45,8 @@ class Verdict:
     """How many cells it has looked at; None: it has none."""
     ends: dict[str, dict[str, str]] = attrs.field(factory=dict)
     """By kind of graph and mode: the ends that a backend declares for the cells looked at."""
+    stolen: tuple[str, ...] = ()
+    """Who took SIGSEGV away from the page guard meanwhile."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it; `of_plain` undoes it."""
@@ -56,7 +59,7 @@ class Verdict:
         if failure is not None:
             others = tuple(Elsewhere(**_tuples(each)) for each in failure["elsewhere"])
             failure = Failure(**{**_tuples(failure), "elsewhere": others})
-        return cls(**{**told, "outcome": Outcome(told["outcome"]), "failure": failure})
+        return cls(**{**_tuples(told), "outcome": Outcome(told["outcome"]), "failure": failure})
 
 
 def _tuples(told: dict[str, Any]) -> dict[str, Any]:
@@ -77,7 +80,12 @@ def judge(
     """
     subject.offered.clear()
     subject.ends.clear()
-    verdict = attrs.evolve(_judge(run, rule, subject, passing), ends=dict(subject.ends))
+    known = len(stolen())
+    verdict = attrs.evolve(
+        _judge(run, rule, subject, passing),
+        ends=dict(subject.ends),
+        stolen=tuple(dict.fromkeys(stolen()[known:])),
+    )
     if not subject.offered:
         return verdict
     if verdict.failure is None and (why := subject.unmet()):

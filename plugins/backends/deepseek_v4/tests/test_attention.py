@@ -637,7 +637,6 @@ def test_a_prefill_that_the_host_cuts_is_captured_only_where_attention_is_betwee
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @STEP
 def test_it_computes_the_same_on_a_gpu(step, dtype):
@@ -645,7 +644,6 @@ def test_it_computes_the_same_on_a_gpu(step, dtype):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("step", STEPS)
 def test_no_step_synchronizes_with_the_host(step):
     case = Case(**STEPS[step], device=torch.device("cuda"))

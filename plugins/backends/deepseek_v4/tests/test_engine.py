@@ -1,40 +1,16 @@
-"""Whole engines: the plan that the README shows, what is refused at wiring, and the contract."""
+"""Whole engines: what is decided and refused at wiring, and the contract."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from warcore import Engine, EngineConfig, FencePlan, WiringError, testkit
 from warcore_backend_deepseek_v4 import DeepseekV4, Options
 
-README = Path(__file__).parent.parent / "README.md"
-
 
 def config(**given):
     chosen = {"model": "random:swa-tiny", "backend": "deepseek_v4", "dtype": "float32", **given}
     return EngineConfig(**chosen)
-
-
-@pytest.mark.parametrize("runner", ["full", "breakable"])
-def test_the_plan_is_the_table_of_the_readme(runner):
-    plan = FencePlan.of(config(graph_runner=runner, host="inline"))
-    rows = [
-        [
-            step.mode.value,
-            step.runs_as,
-            step.latest_read.name,
-            step.recorded,
-            step.fence,
-            step.owner,
-        ]
-        for step in plan.steps
-    ]
-    readme = README.read_text(encoding="utf-8")
-    table = [line.split("  ") for line in readme.splitlines() if line.startswith("    ")]
-    shown = [[cell.strip() for cell in line if cell.strip()] for line in table]
-    assert [row for row in rows if row not in shown] == []
 
 
 def test_it_decides_for_each_prefill():

@@ -1,4 +1,4 @@
-"""Whole engines: the text of the reference backend, and the plan that the README shows."""
+"""Whole engines: the text of the reference backend, where it serves, and the contract."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from warcore_backend_triton.interpreter import why_not
 WHY_NOT = why_not(torch.device("cpu"))
 interpreted = pytest.mark.skipif(bool(WHY_NOT), reason=f"cannot run kernels on {WHY_NOT}")
 
-README = Path(__file__).parent.parent / "README.md"
 PROMPTS = [[1, 2, 3], list(range(5, 40)), [7] * 9]
 WAYS = {
     "eager": {"graph_runner": "none"},
@@ -76,18 +74,6 @@ def command(*arguments, interpreter):
         check=False,
     )
     return done.returncode, done.stdout, done.stderr
-
-
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-def test_the_plan_is_the_table_of_the_readme():
-    code, plan, errors = command(
-        "plan", "--model", "random:tiny", "--backend", "triton", interpreter=True
-    )
-    assert code == 0, errors
-    table = plan[plan.index("STEP ") : plan.index("\n\n", plan.index("STEP "))]
-    rows = [line for line in table.splitlines() if not line.startswith(" ")]
-    readme = README.read_text(encoding="utf-8")
-    assert "\n".join(f"    {row.rstrip()}" for row in rows) in readme
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")

@@ -60,6 +60,17 @@ def test_keys_are_split_as_long_as_programs_are_idle():
     assert splits(1, LEAST + 1) == 2
 
 
+def test_a_sequence_that_grows_meets_few_numbers_of_splits():
+    # Each is compiled when it is first met, in the middle of an eager step.
+    heads = Heads(32, 8, 128)
+    met = {
+        Tiling.of(heads, BF16, batch=batch, tokens=batch, longest=longest).splits
+        for batch in (1, 2, 3, 5)
+        for longest in range(1, 9000, 50)
+    }
+    assert met == {1, 2, 4, 8, 16, 32}
+
+
 def test_in_the_interpreter_one_tile_holds_the_batch():
     heads = Heads(4, 2, 64)
     tiling = Tiling.of(heads, BF16, batch=5, tokens=35, longest=60, interpreted=True)

@@ -117,7 +117,7 @@ def test_the_listing_says_which_kernels_serve():
 def test_other_page_sizes_are_refused_with_a_backend_that_has_them():
     with pytest.raises(WiringError, match=r"a page size of 8 \(it has 16, 32, 64\)") as refusal:
         answers(graph_runner="none", page_size=8)
-    assert refusal.value.next == "--backend torch_native"
+    assert "--backend torch_native" in refusal.value.next
 
 
 def test_it_serves_only_where_it_is_named_if_the_reference_can_too():

@@ -56,6 +56,16 @@ def test_keys_are_split_as_long_as_programs_are_idle():
     assert splits(1, LEAST + 1) == 2
 
 
+def test_a_sequence_that_grows_meets_few_numbers_of_splits():
+    # Each is compiled when it is first met, in the middle of an eager step.
+    met = {
+        Tiling.of(SHAPE, torch.bfloat16, batch=batch, each=1, longest=longest).splits
+        for batch in (1, 2, 3, 5)
+        for longest in range(1, 9000, 50)
+    }
+    assert met == {1, 2, 4, 8, 16, 32}
+
+
 def test_in_the_interpreter_few_programs_do_it():
     tiling = Tiling.of((4, 2, 64), torch.bfloat16, batch=5, each=7, longest=60, interpreted=True)
     assert (tiling.tokens, tiling.tiles, tiling.keys, tiling.splits) == (8, 1, 64, 1)

@@ -3,63 +3,34 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 
 from warcore.backend import TensorSpec
-from warcore.contract import ForwardMode, GraphKind
+from warcore.contract import GraphKind
 from warcore.device.operations import OperationMode, line_of_use
-from warcore.testkit.cell import CONTEXT, ROWS, Cell, Shape, shapes
+from warcore.testkit.cell import ROWS, shapes
 from warcore.testkit.check import check
+from warcore.testkit.claims import claims, servable_of, short_steps
 from warcore.testkit.contexts import context
 from warcore.testkit.definitions import definition, judged
 from warcore.testkit.memory import spec_of
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.owing import compare
-from warcore.testkit.walk import new_stand, quiet_torch, servable
+from warcore.testkit.walk import new_stand, quiet_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from warcore.backend import AttentionSpec
+    from warcore.testkit.cell import Cell, Shape
     from warcore.testkit.stand import Stand
     from warcore.testkit.subject import Subject
-
-PAGES: Final = (1, 8, 12, 64)
-"""Page sizes besides those of every check; the third is no power of two."""
-SIZED: Final = 4
-"""With how many of its own page sizes a backend is tried, if it lists them."""
-
-
-def claims(subject: Subject) -> Iterator[Shape]:
-    """Shapes beyond those of every check: each says one thing that a kernel may not have."""
-    own = subject.cls.page_sizes
-    sizes = PAGES if own is None else sorted(own)[:SIZED]
-    plain = Shape(page_size=sizes[0] if own else 4, windows=(None, None))
-    for dtype in ("bfloat16", "float16", "float64"):
-        yield attrs.evolve(plain, dtype=dtype)
-    for head_dim in (8, 40, 80, 128):
-        yield attrs.evolve(plain, head_dim=head_dim)
-    for q_heads, kv_heads in ((1, 1), (6, 2), (8, 1), (3, 3)):
-        yield attrs.evolve(plain, q_heads=q_heads, kv_heads=kv_heads)
-    for windows in ((1, None), (5, 5), (3, 9), (CONTEXT + 1, None)):
-        yield attrs.evolve(plain, windows=windows)
-    for size in sizes:
-        yield attrs.evolve(plain, page_size=size)
-    yield attrs.evolve(plain, tree=True, windows=(6, None))
-    yield attrs.evolve(plain, max_context=max(plain.page_size, 8))
 
 
 def _every_shape(subject: Subject) -> list[Shape]:
     usual = shapes(subject.cls.page_sizes, thorough=subject.thorough)
     return list(dict.fromkeys(chain(usual, claims(subject))))
-
-
-def _servable(subject: Subject, wanted: Iterable[Shape]) -> list[Shape]:
-    found = (servable(subject, shape) for shape in wanted)
-    return list(dict.fromkeys(shape for shape in found if shape is not None))
 
 
 # ---- why_not -------------------------------------------------------------------------------------
@@ -129,7 +100,7 @@ def builds(subject: Subject) -> None:
     Say it in `why_not`, where it costs a message, and not in `__init__`, where it costs a start.
     """
     served = 0
-    for shape in _servable(subject, _every_shape(subject)):
+    for shape in servable_of(subject, _every_shape(subject)):
         served += 1
         for graph in GraphKind:
             _build(subject, shape, graph)
@@ -175,29 +146,15 @@ def serves(subject: Subject) -> None:
     Refuse in `why_not` what no test of yours computes.
     """
     served = 0
-    for shape in _servable(subject, claims(subject)):
+    for shape in servable_of(subject, claims(subject)):
         if not subject.wants(shape):
             continue
         served += 1
         with quiet_torch(), new_stand(subject, shape, GraphKind.NONE) as stand:
-            for cell in _short(shape):
+            for cell in short_steps(shape):
                 _served(subject, stand, cell)
     if not served and not subject.cells:
         raise NotApplicable("it serves no shape besides those of every other check")
-
-
-def _short(shape: Shape) -> Iterator[Cell]:
-    """A few steps of one shape, none of them longer than its context."""
-    longest = shape.max_context
-    prefixes: tuple[int, ...] = (0, shape.page_size, 5, longest - 13)
-    if longest < CONTEXT:
-        prefixes = (0, 1, longest - 6)
-    elif shape.page_size > CONTEXT // 2:
-        prefixes = (0, 3, 5, longest - 13)
-    for mode in ForwardMode:
-        if mode is ForwardMode.TARGET_VERIFY or not shape.tree:
-            count = 1 if mode is ForwardMode.DECODE else 3
-            yield Cell(shape, mode, GraphKind.NONE, prefixes, (count,) * len(prefixes))
 
 
 def _served(subject: Subject, stand: Stand, cell: Cell) -> None:

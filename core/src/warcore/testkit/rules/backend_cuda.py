@@ -108,8 +108,10 @@ def _end(stand: Stand, bucket: Bucket, graph: Any) -> SharedReadEnds:
 
 def _late(stand: Stand, driver: Driver, graph: Any, ends: SharedReadEnds) -> Iterator[Suspect]:
     """The suspects of all sections, in order, that may run after the fence."""
-    start = stand.tables.table.data_ptr()
-    shared = {"req_to_token": (start, start + stand.tables.table.nbytes)}
+    shared = {
+        name: (table.data_ptr(), table.data_ptr() + table.nbytes)
+        for name, table in stand.tables.named.items()
+    }
     passed = ends is SharedReadEnds.PRE_REPLAY
     for raw, markers in graph.sections:
         nodes = driver.read(raw.raw_cuda_graph())

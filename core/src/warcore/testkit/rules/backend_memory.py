@@ -11,6 +11,7 @@ from warcore.device import Observer
 from warcore.testkit.attribution import Attribution
 from warcore.testkit.check import check
 from warcore.testkit.definitions import definition
+from warcore.testkit.elements import same
 from warcore.testkit.late import page_guard, told, unnamed, watched
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.snapshots import has_snapshot
@@ -75,7 +76,7 @@ def padding(subject: Subject) -> None:
                 quiet, _ = stand.run(batch)
                 _poison(stand, batch)
                 output, _ = stand.run(batch)
-                if not torch.equal(quiet, output):
+                if not same(quiet, output):
                     what = "the output changes with what lies in slots of nobody in the batch"
                     raise Refuted(Failure("its own slots only", what, "", ("poison",), str(cell)))
 

@@ -9,6 +9,7 @@ import torch
 from warcore.contract import ForwardMode, GraphKind
 from warcore.testkit.cell import BUCKETS, DRAFTED, ROWS
 from warcore.testkit.check import check
+from warcore.testkit.elements import same
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.owing import TOLERANCE, error_of
 from warcore.testkit.walk import new_stand, stands
@@ -166,7 +167,7 @@ def _other_memory(stand: Stand, mode: ForwardMode, cell: str) -> None:
     _prefill(stand)
     quiet, again = _of(stand, mode, who), _of(stand, mode, who)
     for row in who:
-        repeats = torch.equal(quiet[row], again[row])
+        repeats = same(quiet[row], again[row])
         _scramble(stand, [other for other in who if other != row])
         found = _of(stand, mode, who)[row]
         if not _same(stand, found, quiet[row], exact=repeats):
@@ -203,5 +204,5 @@ def _other_company(stand: Stand, mode: ForwardMode, cell: str) -> None:
 
 def _same(stand: Stand, found: torch.Tensor, quiet: torch.Tensor, *, exact: bool) -> bool:
     if exact:
-        return torch.equal(found, quiet)
+        return same(found, quiet)
     return error_of(found, quiet) <= TOLERANCE[stand.spec.dtype]

@@ -93,7 +93,7 @@ class Tiling:
         per_tile = max(min(-(-tokens // batch), most // heads.padded_group), 1)
         idle = PROGRAMS // (-(-tokens // per_tile) * heads.kv)
         splits = max(min(idle, -(-longest // LEAST)), 1)
-        return cls(per_tile, block_of_keys(heads, dtype), splits)
+        return cls(per_tile, block_of_keys(heads, dtype), _few(splits))
 
 
 def rows_of(heads: Heads, tokens: int, pack: int) -> int:
@@ -112,6 +112,13 @@ def most_partial(heads: Heads, *, max_tokens: int, width: int) -> int:
     splits = min(programs, -(-width // LEAST))
     per_tile = ROWS // heads.padded_group
     return min(programs * per_tile, splits * max_tokens) if splits > 1 else 0
+
+
+def _few(splits: int) -> int:
+    """The power of two below or at it: each number of splits is a kernel to compile, which an eager
+    step waits for, and a sequence that grows would meet them all.
+    """
+    return 1 << (splits.bit_length() - 1)
 
 
 def power_of_two(number: int) -> int:

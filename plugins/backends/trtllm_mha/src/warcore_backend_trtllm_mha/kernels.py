@@ -5,9 +5,9 @@ arXiv:2205.14135), and split over the keys with a reduction of outputs and sums 
 in base 2 throughout: exp(s x) = exp2(s log2(e) x).
 """
 
-# ruff: noqa: ANN001, ANN201, N803, PLR0917, C901, PLR0912, PLR0915 - pointers have no type here, what a kernel is
-# compiled for is in capitals, and `attend` is one function: its branches are decided when it is
-# compiled
+# ruff: noqa: ANN001, ANN201, N803, PLR0917, C901, PLR0912, PLR0915 - pointers have no type here,
+# what a kernel is compiled for is in capitals, and `attend` is one function: its branches are
+# decided when it is compiled
 
 from __future__ import annotations
 

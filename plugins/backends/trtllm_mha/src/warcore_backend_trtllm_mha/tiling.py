@@ -63,7 +63,8 @@ class Tiling:
         tokens = max(min(each, most), 1)
         tiles = -(-each // tokens)
         splits = max(min(PROGRAMS // (batch * tiles * kv_heads), -(-longest // LEAST)), 1)
-        return cls(tokens, tiles, max(min(BYTES // (dim * dtype.itemsize), 64), 16), splits)
+        keys = max(min(BYTES // (dim * dtype.itemsize), 64), 16)
+        return cls(tokens, tiles, keys, _few(splits))
 
 
 def rows_of(tokens: int, heads: int) -> int:
@@ -76,6 +77,13 @@ def most_partial(kv_heads: int, group: int, *, max_tokens: int, width: int) -> i
     splits = min(PROGRAMS // kv_heads, -(-width // LEAST))
     per_tile = max(ROWS // power_of_two(group), 1)
     return min(PROGRAMS // kv_heads * per_tile, splits * max_tokens) if splits > 1 else 0
+
+
+def _few(splits: int) -> int:
+    """The power of two below or at it: each number of splits is a kernel to compile, which an eager
+    step waits for, and a sequence that grows would meet them all.
+    """
+    return 1 << (splits.bit_length() - 1)
 
 
 def padded_dim(dim: int) -> int:
