@@ -110,6 +110,14 @@ def test_the_tree_keeps_the_rule(rule):
     assert list(RULES[rule](ROOT)) == []
 
 
+def test_weights_of_a_plugin_may_be_larger_within_limits(workspace):
+    head = workspace / "plugins/spec_algos/mine/src/mine/heads/small.safetensors"
+    _write(head, "x" * 10_000_000)
+    assert list(RULES["size"](workspace)) == []
+    _write(head, "x" * 10_000_001)
+    assert len(list(RULES["size"](workspace))) == 1
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_a_sound_workspace_keeps_the_rule(rule, workspace):
     assert list(RULES[rule](workspace)) == []

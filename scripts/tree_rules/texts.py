@@ -20,6 +20,9 @@ HOST: Final = re.compile(
     r"|huggingface\.co|(?:conda\.)?anaconda\.org|registry\.npmjs\.org|ghcr\.io|docker\.io)\b"
 )
 LARGEST: Final = 1_000_000
+WEIGHTS: Final = "plugins/*/*/src/*/heads/*.safetensors"
+LARGEST_WEIGHTS: Final = 10_000_000
+"""Of what a plugin was trained to, and cannot do without."""
 
 
 def no_leftovers(root: Path) -> Iterator[str]:
@@ -57,5 +60,7 @@ def no_sleep_in_tests(root: Path) -> Iterator[str]:
 def no_large_file(root: Path) -> Iterator[str]:
     """A clone stays quick."""
     for path in files(root):
-        if path.stat().st_size > LARGEST:
-            yield f"{path.relative_to(root)}: {path.stat().st_size:,} bytes, over {LARGEST:,}"
+        name, size = path.relative_to(root), path.stat().st_size
+        most = LARGEST_WEIGHTS if name.match(WEIGHTS) else LARGEST
+        if size > most:
+            yield f"{name}: {size:,} bytes, over {most:,}"

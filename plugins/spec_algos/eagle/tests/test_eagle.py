@@ -112,6 +112,14 @@ def test_a_head_that_ships_is_found_by_the_sizes_of_its_target(tmp_path, monkeyp
     assert stats["drafts"]["drafted"] > 0
 
 
+def test_the_heads_that_ship_are_whole_and_small():
+    shipped = list(heads.SHIPPED.glob("*.safetensors"))
+    assert [file.stem for file in shipped] == ["smollm2-135m"]
+    for file in shipped:
+        assert file.stat().st_size <= 10_000_000
+        assert read_head(file).sizes.target_vocab == 49152
+
+
 def test_rows_of_a_target_that_shows_none_are_refused(tmp_path, monkeypatch):
     head = tmp_path / "head.safetensors"
     write_head(head, untrained(TINY, seed=1), {})
