@@ -78,7 +78,8 @@ class Draft:
     """[B, K, vocab]: the distribution that each token was drawn from, independently of the other
     children of its parent. None: the tokens were not drawn, and count as they are."""
     lengths: torch.Tensor | None = None
-    """[B] i64: how many of each request's tokens are meant, 0 to K; None: all."""
+    """[B] i64: how many of each request's tokens are meant, 0 to K; None: all. With `probs` they
+    depend on no token that was drawn: leaving out what looks unlikely would change what is said."""
 
 
 @attrs.frozen(eq=False)
