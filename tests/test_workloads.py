@@ -209,7 +209,7 @@ def graphs(draw, chosen):
         return {"graph_runner": runner}
     # Each request that decodes holds a page.
     most = min(chosen["max_running_requests"], chosen["kv_pages"])
-    sizes = sorted(draw.sample(range(1, most + 1), draw.randint(1, min(3, most))))
+    sizes = sorted(draw.sample(range(1, most + 1), draw.randint(1, min(2, most))))
     prefills = [tokens for tokens in (1, 3, 8, 16, 32) if tokens <= chosen["prefill_chunk"]]
     return {
         "graph_runner": runner,
@@ -328,7 +328,7 @@ def drawn(name):
     draw = random.Random(name)
     algorithm = name.rpartition(":")[0] or None
     config = options(draw, algorithm)
-    requests = [request(draw) for _ in range(draw.randint(2, 8))]
+    requests = [request(draw) for _ in range(draw.randint(2, 6))]
     return config, requests if algorithm is None else [*requests, LAST]
 
 

@@ -129,7 +129,7 @@ def _fence_cells(fence: dict[str, Any]) -> tuple[str, str, str, str]:
         meaning = "the next write waited for the step's shared reads only"
     else:
         meaning = f"waited for the whole forward; to make it fine: {NEXT_STEP[reason]}"
-    return fence["mode"], reason.value, str(fence["count"]), meaning
+    return fence["mode"].replace("_", " "), reason.value, str(fence["count"]), meaning
 
 
 def _counts(stats: dict[str, Any], *, uncaptured: bool) -> str:
