@@ -98,7 +98,6 @@ def opened(algorithm: str | None, batch: int) -> Case:
         dtype="bfloat16",
         context_length=1024,
         max_running_requests=batch,
-        graph_buckets=(batch,),
         **speculation,
     )
     return Case(Engine(config))
