@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 class WarcoreError(Exception):
@@ -50,6 +50,12 @@ class RequestError(WarcoreError):
 
 class DeviceError(WarcoreError):
     """The device was used in a way that could only hang or go wrong silently."""
+
+
+def cannot_serve(who: str, reasons: Sequence[str], remedy: str) -> WiringError:
+    """`who` was asked for, and cannot be had: with every reason, a line each."""
+    lines = "".join(f"\n  {reason}" for reason in reasons)
+    return WiringError(f"{who} cannot serve this:{lines}", next=remedy)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from warcore.contract import ForwardMode, GraphKind
-from warcore.errors import PluginError, WiringError, blame
+from warcore.errors import PluginError, WiringError, blame, cannot_serve
 from warcore.registry import PluginRecord, candidates, load, select
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _both(prefill: Any, decode: Any, records: Sequence[PluginRecord], judge: Jud
     cls, name = hybrid_of(*classes), "+".join(names)
     spec, reasons = judge(name, cls)
     if reasons:
-        raise _refusal(name, reasons, f"{_who_can('backend', records, judge)}{_HALVES}")
+        raise cannot_serve(name, reasons, f"{_who_can('backend', records, judge)}{_HALVES}")
     return Fit(name, cls, spec, dict(zip(cls.children, names, strict=True)))
 
 
@@ -164,13 +164,8 @@ def _named(kind: Kind, wanted: Any, records: Sequence[PluginRecord], judge: Judg
     cls: type[Any] = load(record)
     spec, reasons = judge(record.name, cls)
     if reasons:
-        raise _refusal(record.name, reasons, _who_can(kind, records, judge))
+        raise cannot_serve(record.name, reasons, _who_can(kind, records, judge))
     return Fit(record.name, cls, spec)
-
-
-def _refusal(name: str, reasons: list[str], can: str) -> WiringError:
-    lines = "".join(f"\n  {reason}" for reason in reasons)
-    return WiringError(f"{name} cannot serve this:{lines}", next=can)
 
 
 def _who_can(kind: Kind, records: Sequence[PluginRecord], judge: Judge) -> str:

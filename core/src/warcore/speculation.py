@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from warcore.errors import ConfigError, WiringError, blame
+from warcore.errors import ConfigError, WiringError, blame, cannot_serve
 from warcore.options import Chosen
 from warcore.pools import pages_for
 from warcore.registry import PluginRecord, load, select
@@ -102,8 +102,7 @@ def refuse(who: str, why_not: Callable[[], list[str]], remedy: str) -> None:
     with blame(who, "why_not"):
         reasons = why_not()
     if reasons:
-        lines = "".join(f"\n  {reason}" for reason in reasons)
-        raise WiringError(f"{who} cannot serve this:{lines}", next=remedy)
+        raise cannot_serve(who, reasons, remedy)
 
 
 def _can_be_compacted(backend: type[AttentionBackend], attention: AttentionSpec) -> None:
