@@ -143,7 +143,7 @@ def main() -> None:
     given = parse(parser)
     if given.quick:
         given.rounds, given.new_tokens, given.batch = 1, 24, [1]
-    names = given.algo or [r.name for r in find_plugins() if r.kind == "spec_algo"]
+    names = given.algo or [record.name for record in find_plugins(kind="spec_algo")]
     rows = [row for batch in given.batch for row in rows_of(names, batch, given)]
     report("speculation", rows, **vars(given))
 
