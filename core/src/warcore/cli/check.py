@@ -101,8 +101,9 @@ def check(
                 next="warcore check NAME; warcore list-plugins shows the names",
             )
         target = None if json_file is None else Target.of("--json", json_file)
-        facts = {"device": device, "cells": cell, "thorough": thorough, "reference": reference}
-        subject = subject_of(name, options, **facts)
+        subject = subject_of(
+            name, options, device=device, cells=cell, thorough=thorough, reference=reference
+        )
         if device == "cuda":
             from warcore.device import require_cuda
 
