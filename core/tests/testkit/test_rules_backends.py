@@ -150,6 +150,19 @@ def test_a_lie_that_hangs_on_what_the_backend_serves_is_found_by_the_default_gri
 
 
 @needs_guard
+def test_nor_does_a_call_that_fails_on_closed_memory_hide_it(tmp_path):
+    class Saves(Right):
+        def forward(self, q, k, v, layer, batch):
+            if self.ctx.spec.dtype is torch.bfloat16:
+                # The kernel reads the table, and says EFAULT to whoever asked.
+                with (tmp_path / "table").open("wb", buffering=0) as file:
+                    file.write(self.ctx.shared.req_to_token.numpy())
+            return super().forward(q, k, v, layer, batch)
+
+    assert verdict(CHECKS["backend.no_late_access"], Saves).outcome is Outcome.FAILED
+
+
+@needs_guard
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SERVED)
 def test_a_lie_hangs_on_no_type_size_or_count_unseen(name):
