@@ -59,6 +59,9 @@ def _refusal(what: str, reasons: Sequence[str], info: ModelInfo) -> WiringError:
 
 def _reasons(ctx: SpecContext, weights: HeadWeights) -> list[str]:
     reasons = weights.sizes.mismatches(ctx.spec.target)
+    topk, vocab = ctx.spec.topk, weights.sizes.draft_vocab
+    if topk > vocab:
+        reasons.append(f"{topk} alternatives are asked of it, and it knows {vocab} tokens")
     if ctx.model.embedding is None:
         reasons.append("it shares the target's embedding, and the target shows none")
     if ctx.model.unembedding is None and not weights.sizes.own_rows:
