@@ -1,11 +1,12 @@
 """Every installed speculative algorithm against no speculation: tokens per second, accept length.
 
-    python benchmarks/speculation.py [--quick] [--rounds N] [--threads N] [--algo NAME ...]
+    python benchmarks/speculation.py [--quick] [--rounds N] [--threads N] [--algo NAME[:K[:T]] ...]
 
 The demo model in bfloat16 answers 20 prompts (chat, code, lists), and 6 that ask for something
 again, at most 1, 4 and 16 of them at a time. The algorithms take turns with no speculation; `x` is
 the ratio of tokens per second, `accepted` the tokens per request and verify. Only tokens that were
-answered count. The topics are none that the head of eagle was trained on.
+answered count. The topics are none that the head of eagle was trained on. NAME:K:T drafts K tokens
+with T alternatives at each place: `eagle:12:4` is a tree of twelve.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ AGAIN = (
 )
 WORKLOADS = {"chat, code, lists": CHAT + CODE + LISTS, "repetition": AGAIN}
 MODEL = "smollm2"
+TREES = ("eagle:12:4",)
+"""Beside what each algorithm drafts by itself."""
 NEEDS_STAGER = frozenset({"standalone", "eagle"})
 """Their drafts read the prompt too; what they read is staged ahead."""
 
@@ -89,10 +92,16 @@ class Case:
         return mean(lengths) if lengths else None
 
 
-def opened(algorithm: str | None, batch: int) -> Case:
-    speculation: dict[str, Any] = {} if algorithm is None else {"spec_algo": algorithm}
-    if algorithm in NEEDS_STAGER:
-        speculation["stagers"] = ("draft_extend",)
+def speculation_of(wish: str) -> dict[str, Any]:
+    """What NAME[:K[:T]] asks of an engine."""
+    name, *counts = wish.split(":")
+    asked = dict(zip(("spec_tokens", "spec_topk"), map(int, counts), strict=False))
+    stagers = {"stagers": ("draft_extend",)} if name in NEEDS_STAGER else {}
+    return {"spec_algo": name, **asked, **stagers}
+
+
+def opened(wish: str | None, batch: int) -> Case:
+    speculation = {} if wish is None else speculation_of(wish)
     config = EngineConfig(
         model=MODEL,
         dtype="bfloat16",
@@ -135,15 +144,21 @@ def rows_of(names: list[str], batch: int, given: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def installed() -> list[str]:
+    """Every algorithm there is, and the trees of those that draft some."""
+    names = [record.name for record in find_plugins(kind="spec_algo")]
+    return names + [tree for tree in TREES if tree.partition(":")[0] in names]
+
+
 def main() -> None:
     parser = arguments(__doc__, rounds=3)
-    parser.add_argument("--algo", nargs="+", help="which (default: all installed)")
+    parser.add_argument("--algo", nargs="+", help="which, NAME[:K[:T]] (default: all installed)")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--new-tokens", type=int, default=96)
     given = parse(parser)
     if given.quick:
         given.rounds, given.new_tokens, given.batch = 1, 24, [1]
-    names = given.algo or [record.name for record in find_plugins(kind="spec_algo")]
+    names = given.algo or installed()
     rows = [row for batch in given.batch for row in rows_of(names, batch, given)]
     report("speculation", rows, **vars(given))
 

@@ -109,6 +109,7 @@ class Steps:
             positions=positions,
             out_slots=self.table[rows[q_row], positions].long(),
             max_seq_len=CONTEXT,
+            max_q_len=max(self.lens),
             extend_lens=self.lens if prefill else (),
             logits_at=q_start[1:] - 1 if prefill else None,
             tree_mask=tree,

@@ -131,6 +131,7 @@ def batch_of(mode, size=1, tokens=1):
         positions=index % tokens,
         out_slots=index + 4,
         max_seq_len=tokens,
+        max_q_len=tokens,
         extend_lens=(tokens,) * size,
     )
 

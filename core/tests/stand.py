@@ -123,6 +123,7 @@ class Stand:
             positions=torch.tensor(positions),
             out_slots=self.table[row_of, positions].long(),
             max_seq_len=max(p + n for p, n in spans),
+            max_q_len=max(lens),
             extend_lens=tuple(lens) if mode is ForwardMode.EXTEND else (),
             logits_at=q_start[1:] - 1 if mode is ForwardMode.EXTEND else None,
             tree_mask=None if width is None else tree_mask(lens, width, draw),

@@ -76,6 +76,7 @@ def live(mode, lens, seed=0):
         ),
         out_slots=torch.tensor([draw.randint(4, 60) for _ in range(count)]),
         max_seq_len=max(p + n for p, n in zip(prefixes, lens, strict=True)),
+        max_q_len=max(lens),
         extend_lens=tuple(lens) if mode.is_prefill else (),
         logits_at=torch.tensor(starts[1:]) - 1 if mode.is_prefill else None,
         tree_mask=mask,
@@ -137,9 +138,25 @@ def test_a_view_has_the_shapes_of_its_bucket_and_the_host_facts_of_its_batch(mod
     assert (view.padded_size, view.padded_tokens) == (bucket.rows, bucket.tokens)
     assert (view.mode, view.bucket, view.max_seq_len) == (mode, bucket, bucket.max_seq_len)
     assert (view.size, view.extend_lens) == (2, batch.extend_lens)
+    most = {ForwardMode.DECODE: 1, ForwardMode.EXTEND: bucket.tokens}.get(mode, WIDTH)
+    assert view.max_q_len == bucket.max_q_len == most
     for name, tensor in tensors(batch).items():
         if tensor is not None:
             assert getattr(view, name).dtype == tensor.dtype, name
+
+
+@pytest.mark.parametrize("lens", [[1, 1], [2, 1], [3, 3]], ids=str)
+def test_a_bucket_holds_no_batch_with_more_tokens_of_one_request_than_it_captured(lens):
+    bucket = Bucket(ForwardMode.DRAFT_EXTEND, 4, 8, 64)
+    assert bucket.holds(live(ForwardMode.DRAFT_EXTEND, lens)) == (max(lens) <= 2)
+
+
+@each_mode
+def test_a_batch_whose_maker_does_not_bound_the_tokens_of_a_request_is_bounded_by_its_shape(mode):
+    batch = live(mode, [1, 1])
+    names = [field.name for field in attrs.fields(ForwardBatch) if field.name != "max_q_len"]
+    silent = ForwardBatch(**{name: getattr(batch, name) for name in names})
+    assert silent.max_q_len == (1 if mode is ForwardMode.DECODE else 2)
 
 
 @each_mode

@@ -73,12 +73,50 @@ def _along_chain(wanted: torch.Tensor, tokens: torch.Tensor, allowed: torch.Tens
 def _down_tree(
     wanted: torch.Tensor, tokens: torch.Tensor, parents: torch.Tensor, allowed: torch.Tensor
 ) -> Stand:
-    """Each node in turn: it stands if its parent is the last one that does, and it is wanted."""
-    walk = _Walk(wanted.shape[0], tokens.shape[1], wanted.device)
-    for node in range(1, tokens.shape[1] + 1):
-        asked = (parents[:, node - 1] == walk.at) & allowed[:, node - 1]
-        walk.go(node, asked & (tokens[:, node - 1] == walk.of(wanted)))
-    return walk.end(walk.of(wanted), tokens)
+    """A node stands if it and all that it descends from are wanted; the deepest one is the end."""
+    import torch
+
+    depths, sees = ancestry(parents)
+    batch, width = depths.shape
+    refused = (tokens != wanted.gather(1, parents)) | ~allowed
+    refused = torch.nn.functional.pad(refused, (1, 0))
+    stands = ~(sees & refused[:, None]).any(2)
+    nodes = torch.arange(width, device=wanted.device).expand(batch, width)
+    # Of several that are as deep (siblings of one token), the first.
+    last = torch.where(stands, depths * width - nodes, -1).argmax(1, keepdim=True)
+    on_path = sees.gather(1, last[:, :, None].expand(batch, 1, width)).squeeze(1)
+    path = torch.arange(width + 1, device=wanted.device).repeat(batch, 1)
+    path.scatter_(1, torch.where(on_path, depths, width), nodes)
+    depth = depths.gather(1, last).squeeze(1)
+    return _stand(path[:, :width], depth, tokens, wanted.gather(1, last).squeeze(1))
+
+
+def ancestry(parents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(how deep each node lies [B, K + 1], which nodes it sees [B, K + 1, K + 1] bool).
+
+    parents: [B, K], of nodes 1 to K. A node sees itself and what it descends from.
+    """
+    import torch
+
+    batch, drafted = parents.shape
+    steps = torch.eye(drafted + 1, device=parents.device).repeat(batch, 1, 1)
+    steps[:, 1:].scatter_(2, parents[:, :, None], 1.0)
+    # Each product doubles how far up a node sees.
+    for _ in range((drafted - 1).bit_length()):
+        steps = torch.bmm(steps, steps).clamp(max=1)
+    sees = steps > 0
+    return sees.sum(2) - 1, sees
+
+
+def _stand(
+    path: torch.Tensor, depth: torch.Tensor, tokens: torch.Tensor, after: torch.Tensor
+) -> Stand:
+    """The tokens [B, K] of `path` down to `depth` [B], then the one `after` it [B]."""
+    import torch
+
+    drafted = tokens.gather(1, (path[:, 1:] - 1).clamp(min=0))
+    result = torch.cat((drafted, after[:, None]), 1)
+    return Stand(result.scatter_(1, depth[:, None], after[:, None]), depth + 1, path)
 
 
 def _by_rejection(
@@ -155,13 +193,5 @@ class _Walk:
         self._path[self._rows, self._depth] = torch.where(stands, node, old)
 
     def end(self, after: torch.Tensor, tokens: torch.Tensor) -> Stand:
-        """after: [B] the token behind the last node that stands. tokens: [B, K] what was drafted.
-
-        The tokens of the path, then `after`.
-        """
-        import torch
-
-        drafted = tokens.gather(1, (self._path[:, 1:] - 1).clamp(min=0))
-        result = torch.cat((drafted, after[:, None]), 1)
-        result[self._rows, self._depth] = after
-        return Stand(result, self._depth + 1, self._path)
+        """after: [B], behind the last node that stands. tokens: [B, K], the drafted ones."""
+        return _stand(self._path, self._depth, tokens, after)

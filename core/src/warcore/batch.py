@@ -28,6 +28,11 @@ class Bucket:
     key: int = 0
     """The backend's `graph_key` of these steps."""
 
+    @property
+    def max_q_len(self) -> int:
+        """The most tokens of one request that a replay serves."""
+        return self.tokens if self.mode.is_prefill else self.tokens // self.rows
+
     def holds(self, batch: ForwardBatch) -> bool:
         """Whether a step of this kind and these shapes has room for `batch`."""
         return (
@@ -35,6 +40,7 @@ class Bucket:
             and batch.padded_size <= self.rows
             and batch.padded_tokens <= self.tokens
             and batch.max_seq_len <= self.max_seq_len
+            and batch.max_q_len <= self.max_q_len
         )
 
     def __str__(self) -> str:
@@ -85,6 +91,11 @@ class ForwardBatch:
     ahead: torch.Tensor | None = None
     """[B, N] i64, the KV slots of each request's positions from its token's on; in the batches of
     a draft only."""
+    max_q_len: int = attrs.field(
+        default=attrs.Factory(lambda batch: _most_tokens(batch), takes_self=True)  # noqa: PLW0108
+    )
+    """Host upper bound of any request's tokens in this step; where nobody says less, 1 in DECODE
+    and else T."""
 
     def after(self, tokens: torch.Tensor) -> ForwardBatch:
         """The DECODE batch of the next position, with `tokens` [B] i64; of a draft's batch only.
@@ -105,3 +116,7 @@ class ForwardBatch:
             max_seq_len=self.max_seq_len + 1,
             ahead=self.ahead[:, 1:],
         )
+
+
+def _most_tokens(batch: ForwardBatch) -> int:
+    return 1 if batch.mode.value == "decode" else batch.padded_tokens

@@ -59,6 +59,7 @@ class Batching:
             positions=positions,
             out_slots=self._slots(rows, positions) if ahead is None else ahead[:, 0],
             max_seq_len=launch.max_seq_len - self._drafted,
+            max_q_len=1,
             ahead=ahead,
         )
 
@@ -99,6 +100,7 @@ class Batching:
             positions=positions,
             out_slots=self._slots(row_of, positions),
             max_seq_len=launch.max_seq_len,
+            max_q_len=max(entry.tokens for entry in launch.entries),
             extend_lens=tuple(entry.tokens for entry in launch.entries),
             logits_at=q_start[1:] - 1,
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from warcore.acceptance import accept
+from warcore.acceptance import accept, ancestry
 from warcore.contract import ForwardMode
 from warcore.errors import PluginError
 from warcore.spec import Accepted, Draft
@@ -145,7 +145,7 @@ class Drafting:
         depths, mask = self._nodes, None
         if self._tree:
             parents = self._chain if draft.parents is None else draft.parents
-            depths, mask = _ancestry(parents.expand(size, width - 1), size, width)
+            depths, mask = ancestry(parents.expand(size, width - 1))
             mask = mask.flatten(0, 1)
         positions = batch.positions[:, None] + depths
         counting = torch.arange(size, device=batch.rows.device)
@@ -161,6 +161,7 @@ class Drafting:
             positions=positions.flatten(),
             out_slots=batch.ahead.flatten(),
             max_seq_len=batch.max_seq_len + self.num_tokens,
+            max_q_len=width,
             tree_mask=mask,
             ahead=None,
         )
@@ -222,14 +223,3 @@ class Drafting:
             tokens = torch.where(follows < 0, tokens, follows)
         ones = torch.ones_like(tokens)
         self._algorithm.draft_extend(batch, Accepted(tokens[:, None], ones, output.hidden))
-
-
-def _ancestry(parents: torch.Tensor, size: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(how deep each node lies [B, K + 1], which nodes it sees [B, K + 1, K + 1] bool)."""
-    import torch
-
-    rows = torch.arange(size, device=parents.device)
-    sees = torch.eye(width, dtype=torch.bool, device=parents.device).repeat(size, 1, 1)
-    for node in range(1, width):
-        sees[:, node] |= sees[rows, parents[:, node - 1]]
-    return sees.sum(2) - 1, sees

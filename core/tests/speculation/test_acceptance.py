@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import pytest
 import torch
 
 from warcore import Draft
-from warcore.acceptance import accept
+from warcore.acceptance import accept, ancestry
 from warcore.sampling import SamplingBatch, sample
 
 V = 6
@@ -63,6 +66,55 @@ def test_what_may_not_stand_ends_the_chain():
 )
 def test_of_a_tree_the_branch_stands_that_the_target_takes(wanted, tokens, path):
     assert judged([wanted], [[1, 2, 3, 4]], [[0, 0, 1, 2]]) == [(tokens, path)]
+
+
+def test_of_siblings_that_are_the_same_token_the_deepest_branch_stands_then_the_first():
+    # 0 -> 1 and 2, both token 1; 2 -> 3 (token 3)
+    assert judged([[1, 5, 3, 4]], [[1, 1, 3]], [[0, 0, 2]]) == [([1, 3, 4], [0, 2, 3])]
+    assert judged([[1, 5, 3, 4]], [[1, 1, 2]], [[0, 0, 2]]) == [([1, 5], [0, 1])]
+
+
+def drawn_tree(seed, nodes):
+    draws = random.Random(seed)
+    return [draws.randrange(node) for node in range(1, nodes)]
+
+
+def paths_of(parents):
+    """The nodes from the root down to each node."""
+    paths = [[0]]
+    for node, parent in enumerate(parents, 1):
+        paths.append([*paths[parent], node])
+    return paths
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_node_sees_itself_and_what_it_descends_from(seed):
+    nodes = 2 + seed % 11
+    trees = [drawn_tree(3 * seed + row, nodes) for row in range(3)]
+    depths, sees = ancestry(torch.tensor(trees))
+    for row, parents in enumerate(trees):
+        paths = paths_of(parents)
+        assert depths[row].tolist() == [len(path) - 1 for path in paths]
+        assert [each.nonzero().flatten().tolist() for each in sees[row]] == paths
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_of_any_tree_the_longest_path_stands_that_the_target_would_take(seed):
+    draws, nodes = random.Random(seed), 2 + seed % 11
+    parents = drawn_tree(seed, nodes)
+    tokens, wanted = [draws.choices(range(3), k=count) for count in (nodes - 1, nodes)]
+    allowed = draws.choices([True, True, True, False], k=nodes - 1)
+
+    def stands(path):
+        return all(
+            allowed[node - 1] and tokens[node - 1] == wanted[parent]
+            for parent, node in itertools.pairwise(path)
+        )
+
+    best = max(filter(stands, paths_of(parents)), key=lambda path: (len(path), -path[-1]))
+    owed = [tokens[node - 1] for node in best[1:]] + [wanted[best[-1]]]
+    found = judged([wanted], [tokens], [parents], allowed=torch.tensor([allowed]))
+    assert found == [(owed, best)]
 
 
 # ---- distributions -------------------------------------------------------------------------------

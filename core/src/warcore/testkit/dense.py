@@ -125,6 +125,7 @@ class Dense:
             positions=there(torch.cat(places)),
             out_slots=there(torch.cat(slots)),
             max_seq_len=max(ends),
+            max_q_len=max(sizes),
             extend_lens=() if decodes else tuple(sizes),
             logits_at=logits_at,
         )

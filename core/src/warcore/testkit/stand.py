@@ -225,6 +225,7 @@ class Stand:
             positions=place(positions),
             out_slots=self.tables.slots[row_of, positions].to(self.device.torch_device),
             max_seq_len=max(p + n for _, p, n in spans),
+            max_q_len=max(lens),
             extend_lens=lens if mode.is_prefill else (),
             logits_at=q_start[1:] - 1 if mode.is_prefill else None,
             tree_mask=mask,

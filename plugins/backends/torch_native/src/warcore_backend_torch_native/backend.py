@@ -171,13 +171,12 @@ class TorchNative(AttentionBackend):
     def _spread(batch: ForwardBatch) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """How tokens become [B, N] query rows and come back; N bounds one request's tokens.
 
-        Lengths live on the device and may differ from those at capture, so N is what the shapes
-        alone allow. Rows beyond a request's tokens repeat other tokens, and nobody takes them.
+        Lengths live on the device and may differ from those at capture. Rows beyond a request's
+        tokens repeat other tokens, and nobody takes them.
         """
         if batch.mode in PREFILL or batch.mode is ForwardMode.DECODE:
             return None, None
-        drafted = batch.tree_mask
-        width = batch.padded_tokens if drafted is None else drafted.shape[1]
+        width = batch.max_q_len
         steps = torch.arange(width, device=batch.q_start.device)
         spread = (batch.q_start[:-1, None] + steps).clamp(max=batch.padded_tokens - 1)
         tokens = torch.arange(batch.padded_tokens, device=batch.q_start.device)
@@ -207,9 +206,12 @@ class TorchNative(AttentionBackend):
     def _together(self, q: torch.Tensor, cache: Cache, layer: Layer) -> torch.Tensor:
         """All requests in one call, with N query rows each."""
         meta = self._metadata
-        rows = q[:, None] if meta.spread is None else q[meta.spread]
-        out = _attend(rows, cache, _slots(meta, layer), meta.masks[layer.window], layer)
-        return out[:, 0] if meta.places is None else out.flatten(0, 1)[meta.places]
+        table, mask = _slots(meta, layer), meta.masks[layer.window]
+        if meta.spread is None or meta.places is None:
+            return _attend(q[:, None], cache, table, mask, layer)[:, 0]
+        rows = q.index_select(0, meta.spread.flatten()).unflatten(0, meta.spread.shape)
+        out = _attend(rows, cache, table, mask, layer)
+        return out.flatten(0, 1).index_select(0, meta.places)
 
     def _one_by_one(
         self, q: torch.Tensor, cache: Cache, layer: Layer, extend_lens: tuple[int, ...]

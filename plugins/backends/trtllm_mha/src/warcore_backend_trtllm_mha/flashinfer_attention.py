@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from warcore import ForwardMode, PluginError
-from warcore_backend_trtllm_mha.tables import most_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +91,7 @@ class FlashinferAttention:
             return self._decode(**given, max_seq_len=longest, backend="trtllm-gen")
         return self._context(
             **given,
-            max_q_len=most_tokens(batch),
+            max_q_len=batch.max_q_len,
             max_kv_len=longest,
             batch_size=batch.padded_size,
             cum_seq_lens_q=batch.q_start,

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import torch
 
-from warcore import ForwardMode
-
 if TYPE_CHECKING:
     from warcore import BackendContext, ForwardBatch, Layer
 
@@ -105,14 +103,3 @@ class PageTables:
     def _front(self, memory: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         pages = -(-self.longest(batch) // self.page_size)
         return memory[: batch.padded_size * pages].view(batch.padded_size, pages)
-
-
-def most_tokens(batch: ForwardBatch) -> int:
-    """The host's bound of the tokens of one request in a step."""
-    if batch.mode is ForwardMode.DECODE:
-        return 1
-    if batch.bucket is None and batch.extend_lens:
-        return max(batch.extend_lens)
-    if batch.tree_mask is None:
-        return batch.padded_tokens
-    return max(batch.tree_mask.shape[1], -(-batch.padded_tokens // batch.padded_size))

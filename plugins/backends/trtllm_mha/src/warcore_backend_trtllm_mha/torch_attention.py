@@ -114,21 +114,22 @@ class TorchAttention:
                 out[part] = _attend(q[None, part], memory, own, mask[part], layer)[0]
                 start += count
             return out
-        rows = q[:, None] if plan.spread is None else q[plan.spread]
+        if plan.spread is None or plan.places is None:
+            return _attend(q[:, None], memory, slots, mask, layer)[:, 0]
+        rows = q.index_select(0, plan.spread.flatten()).unflatten(0, plan.spread.shape)
         out = _attend(rows, memory, slots, mask, layer)
-        return out[:, 0] if plan.places is None else out.flatten(0, 1)[plan.places]
+        return out.flatten(0, 1).index_select(0, plan.places)
 
 
 def _spread(batch: ForwardBatch) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """How tokens become [B, N] query rows and come back.
 
-    N is what the shapes allow: lengths live on the device, and those of a replay may differ from
-    those of its capture. Rows beyond a request's tokens repeat others, and nobody takes them.
+    Lengths live on the device, and those of a replay may differ from those of its capture. Rows
+    beyond a request's tokens repeat others, and nobody takes them.
     """
     if batch.mode in PREFILL or batch.mode is ForwardMode.DECODE:
         return None, None
-    tree = batch.tree_mask
-    width = batch.padded_tokens if tree is None else tree.shape[1]
+    width = batch.max_q_len
     each = torch.arange(max(width, batch.padded_tokens), device=batch.q_start.device)
     spread = batch.q_start[:-1, None] + each[:width]
     spread = spread.clamp(max=batch.padded_tokens - 1)

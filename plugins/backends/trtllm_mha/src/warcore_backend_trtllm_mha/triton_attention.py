@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from warcore_backend_trtllm_mha import operators
-from warcore_backend_trtllm_mha.tables import most_tokens
 from warcore_backend_trtllm_mha.tiling import Tiling, most_partial
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class TritonAttention:
             (layer.q_heads, layer.kv_heads, layer.head_dim),
             self._dtype,
             batch=batch.padded_size,
-            each=most_tokens(batch),
+            each=batch.max_q_len,
             longest=self._tables.longest(batch),
             interpreted=self._interpreted,
         )
