@@ -17,7 +17,7 @@ from measure import arguments, parse, report, take_turns
 
 from warcore.device.host import HostDevice
 from warcore.device.operations import OperationMode
-from warcore.testkit.attribution import Attribution
+from warcore.testkit.detectors.attribution import Attribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable

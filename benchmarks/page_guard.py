@@ -16,7 +16,7 @@ from measure import arguments, demo_gguf, parse, report, take_turns, token_ids
 
 from warcore import Engine, EngineConfig, SamplingParams
 from warcore.device.host import HostDevice
-from warcore.testkit.guard import PageGuard, supported
+from warcore.testkit.detectors.guard import PageGuard, supported
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from warcore.testkit.check import Check
+    from warcore.testkit.runs.check import Check
 
 ABOUT: Final = {
     None: "Every plugin",
@@ -52,7 +52,7 @@ def anchor(name: str) -> str:
 def _every() -> list[Check]:
     """Each check once, by name: the order in which rules were imported must not show."""
     from warcore.records import KINDS
-    from warcore.testkit.check import checks_of
+    from warcore.testkit.runs.check import checks_of
 
     found = {check.name: check for kind in KINDS for check in checks_of(kind)}
     return [found[name] for name in sorted(found)]

@@ -18,7 +18,7 @@ from score_page import PAGE, page
 from scoring import cleared, held, right_plugins, wrong_plugins
 
 from warcore import __version__
-from warcore.testkit.isolation import Isolation
+from warcore.testkit.runs.isolation import Isolation
 
 if TYPE_CHECKING:
     from scoring import Cleared, Found

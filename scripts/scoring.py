@@ -17,18 +17,18 @@ sys.path.insert(0, str(ROOT / "core/tests"))
 from wrong_plugins.catalogue import entries, under_check  # noqa: E402 - found by the line above
 
 from warcore.registry import find_plugins  # noqa: E402
-from warcore.testkit.check import checks_of  # noqa: E402
 from warcore.testkit.outcome import Outcome  # noqa: E402
-from warcore.testkit.running import Run  # noqa: E402
-from warcore.testkit.selection import Selection  # noqa: E402
+from warcore.testkit.runs.check import checks_of  # noqa: E402
+from warcore.testkit.runs.running import Run  # noqa: E402
+from warcore.testkit.runs.selection import Selection  # noqa: E402
 from warcore.testkit.subject import Subject  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from warcore.testkit.check import Check
-    from warcore.testkit.isolation import Isolation
-    from warcore.testkit.results import Result
+    from warcore.testkit.runs.check import Check
+    from warcore.testkit.runs.isolation import Isolation
+    from warcore.testkit.runs.results import Result
 
 
 @attrs.frozen

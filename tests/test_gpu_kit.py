@@ -11,12 +11,12 @@ from testkit.latereads import LATE, VOTES, InLayers, InMetadata, plain, subject_
 from warcore import ForwardMode, PluginRecord, SharedReadEnds
 from warcore.contract import GraphKind
 from warcore.testkit import checks, mark, observe
-from warcore.testkit.cell import Shape
-from warcore.testkit.check import checks_of
-from warcore.testkit.cudadriver import Driver
-from warcore.testkit.cudagates import Gate, Position, position_of_marker
+from warcore.testkit.detectors.cudadriver import Driver
 from warcore.testkit.outcome import NotApplicable, Refuted, Unproven
-from warcore.testkit.stand import Stand
+from warcore.testkit.runs.check import checks_of
+from warcore.testkit.stands.cell import Shape
+from warcore.testkit.stands.cudagates import Gate, Position, position_of_marker
+from warcore.testkit.stands.stand import Stand
 from warcore.testkit.subject import Subject
 from warcore_backend_torch_native import TorchNative
 from warcore_graph_runner_breakable import Breakable

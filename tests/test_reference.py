@@ -49,7 +49,7 @@ def test_the_command_page_has_every_option_of_every_command(pages):
 
 def test_the_page_of_checks_has_every_check_of_every_kind_once(pages):
     from warcore.records import KINDS
-    from warcore.testkit.check import checks_of
+    from warcore.testkit.runs.check import checks_of
 
     headings = [line[4:] for line in pages["checks.md"].splitlines() if line.startswith("### ")]
     assert sorted(headings) == sorted({c.name for kind in KINDS for c in checks_of(kind)})

@@ -14,8 +14,8 @@ from scoring import Cleared, Right, cleared, held, right_plugins, wrong_plugins
 from wrong_plugins.catalogue import DETECTORS, entries, under_check
 
 from warcore.records import KINDS
-from warcore.testkit.check import checks_of
-from warcore.testkit.isolation import Isolation
+from warcore.testkit.runs.check import checks_of
+from warcore.testkit.runs.isolation import Isolation
 
 CHECKS = {check.name: check for kind in KINDS for check in checks_of(kind)}
 WRONG = wrong_plugins()

@@ -13,8 +13,8 @@ from functools import partial
 import attrs
 
 from warcore.testkit.access import Access
-from warcore.testkit.history import History, Touch
-from warcore.testkit.order import Order, device_of, host_of
+from warcore.testkit.detectors.history import History, Touch
+from warcore.testkit.detectors.order import Order, device_of, host_of
 
 
 def random_program(draw, *, streams="SF", host=False, low=6, high=13):

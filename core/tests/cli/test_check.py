@@ -18,9 +18,9 @@ from testkit.fake_rules import make
 
 from warcore.cli import main
 from warcore.registry import ALLOWLIST
-from warcore.testkit import running, selection
-from warcore.testkit.aftermath import TIMEOUT_VARIABLE
-from warcore.testkit.isolation import Isolation
+from warcore.testkit.environment import TIMEOUT_VARIABLE
+from warcore.testkit.runs import running, selection
+from warcore.testkit.runs.isolation import Isolation
 
 PASSES = make(fake_rules.passes)
 
@@ -314,7 +314,7 @@ PROGRAM = """
 import sys
 from testkit import fake_rules
 from testkit.fake_rules import make
-from warcore.testkit import selection
+from warcore.testkit.runs import selection
 from warcore.cli import main
 RULES = [make(getattr(fake_rules, name)) for name in sys.argv.pop(1).split(",")]
 selection.checks_of = lambda kind: iter(RULES)

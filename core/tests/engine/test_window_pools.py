@@ -25,7 +25,7 @@ from windowed import (
 )
 
 from warcore import SamplingParams
-from warcore.testkit.enginetouches import FULL_TO_SWA, watch_races
+from warcore.testkit.engines.enginetouches import FULL_TO_SWA, watch_races
 
 SEEDS = 100
 SIZES = {"max_running_requests": 3, "kv_pages": 20, "context_length": 40, "prefill_chunk": 6}

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from warcore.testkit import mark, observe
-from warcore.testkit.check import Check
-from warcore.testkit.guard import PageGuard
+from warcore.testkit.detectors.guard import PageGuard
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
+from warcore.testkit.runs.check import Check
 
 
 def acts(subject):

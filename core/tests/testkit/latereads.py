@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warcore import PluginRecord, SharedReadEnds
-from warcore.testkit.paged import Paged, paged
+from warcore.testkit.stands.paged import Paged, paged
 from warcore.testkit.subject import Subject
 
 VOTES = (SharedReadEnds.PRE_REPLAY, SharedReadEnds.IN_REPLAY, SharedReadEnds.POST_REPLAY)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from warcore.testkit.attribution import Attribution
+from warcore.testkit.detectors.attribution import Attribution
 
 HERE = __file__
 ROWS, COLS = 6, 8

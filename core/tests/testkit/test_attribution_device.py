@@ -12,7 +12,7 @@ from warcore.device.operations import noting_origins, origins_wanted
 from warcore.device.virtual import VirtualDevice
 from warcore.errors import DeviceError
 from warcore.shared import SharedBuffers
-from warcore.testkit.attribution import Attribution
+from warcore.testkit.detectors.attribution import Attribution
 
 HERE = __file__
 ROW = 8 * 4

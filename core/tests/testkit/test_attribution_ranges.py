@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from warcore.testkit import ranges
-from warcore.testkit.picking import PICKS
-from warcore.testkit.ranges import Overlap, Watched, runs_of
+from warcore.testkit.detectors import ranges
+from warcore.testkit.detectors.picking import PICKS
+from warcore.testkit.detectors.ranges import Overlap, Watched, runs_of
 
 
 def random_view(draw, memory):

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from warcore.testkit import triton_reads
-from warcore.testkit.attribution import Attribution
+from warcore.testkit.detectors import triton_reads
+from warcore.testkit.detectors.attribution import Attribution
 
 pytest.importorskip("triton")
 KERNELS = Path(__file__).with_name("triton_kernels.py")

@@ -8,15 +8,15 @@ from testkit.fake_rules import make
 
 from warcore.errors import ConfigError
 from warcore.records import PluginRecord
-from warcore.testkit import selection
-from warcore.testkit.cell import Shape
-from warcore.testkit.coverage import not_covered
-from warcore.testkit.isolation import Isolation
+from warcore.testkit.models.references import reference
 from warcore.testkit.outcome import NotApplicable, Outcome, Unproven
-from warcore.testkit.references import reference
-from warcore.testkit.running import run_checks
+from warcore.testkit.runs import selection
+from warcore.testkit.runs.coverage import not_covered
+from warcore.testkit.runs.isolation import Isolation
+from warcore.testkit.runs.running import run_checks
+from warcore.testkit.stands.cell import Shape
+from warcore.testkit.stands.walk import WINDOW, servable
 from warcore.testkit.subject import Subject
-from warcore.testkit.walk import WINDOW, servable
 
 WALKS, LOOKS = make(cell_rules.walks), make(cell_rules.looks)
 

@@ -13,8 +13,8 @@ from interleavings import (
 )
 
 from warcore.testkit.access import Access
-from warcore.testkit.clocks import Clocks
-from warcore.testkit.history import History, Touch
+from warcore.testkit.detectors.clocks import Clocks
+from warcore.testkit.detectors.history import History, Touch
 
 PROGRAMS = 3000
 

@@ -6,14 +6,14 @@ import pytest
 from testkit.test_report import PLATFORM, RECORD
 from wrong_plugins.catalogue import entries, under_check
 
-from warcore.testkit.check import checks_of
-from warcore.testkit.declaration import declarations
-from warcore.testkit.guard import supported
+from warcore.testkit.detectors.guard import supported
 from warcore.testkit.outcome import Failure, Outcome
-from warcore.testkit.results import Result, Results
-from warcore.testkit.selection import Selection
+from warcore.testkit.runs.check import checks_of
+from warcore.testkit.runs.declaration import declarations
+from warcore.testkit.runs.results import Result, Results
+from warcore.testkit.runs.selection import Selection
+from warcore.testkit.runs.verdict import judge
 from warcore.testkit.subject import Subject
-from warcore.testkit.verdict import judge
 
 CHECKS = {check.name: check for check in checks_of("backend")}
 ENDS = {"none": {"decode": "IN_REPLAY", "extend": "UNKNOWN", "mixed": "PRE_REPLAY"}}

@@ -13,8 +13,8 @@ import torch
 from warcore.device.host import host_device
 from warcore.errors import WarcoreError
 from warcore.testkit.access import Access
-from warcore.testkit.faults import PAGE, fault_handler
-from warcore.testkit.guard import PageGuard, supported
+from warcore.testkit.detectors.faults import PAGE, fault_handler
+from warcore.testkit.detectors.guard import PageGuard, supported
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 

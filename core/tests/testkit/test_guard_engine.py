@@ -10,7 +10,7 @@ from parts import all_is_free, engine, fences
 
 from warcore import SamplingParams, SharedReadEnds
 from warcore.device.host import host_device
-from warcore.testkit.guard import PageGuard, supported
+from warcore.testkit.detectors.guard import PageGuard, supported
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 

@@ -11,15 +11,15 @@ from unittest import mock
 
 import pytest
 
-from warcore.testkit import faultcode, guarded
-from warcore.testkit.guard import supported
+from warcore.testkit.detectors import faultcode, guarded
+from warcore.testkit.detectors.guard import supported
 
 needs_guard = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 
 PROLOGUE = """
 import ctypes, faulthandler, mmap, os, signal, sys, threading
 import torch
-from warcore.testkit.guard import PageGuard
+from warcore.testkit.detectors.guard import PageGuard
 
 libc = ctypes.CDLL(None, use_errno=True)
 PAGE = 4096
@@ -399,7 +399,7 @@ def test_the_state_lies_as_the_code_takes_it(part, offset):
     ],
 )
 def test_other_platforms_are_told_why_they_have_none(patch, why):
-    with mock.patch(f"warcore.testkit.guarded.{patch[0]}", patch[1]):
+    with mock.patch(f"warcore.testkit.detectors.guarded.{patch[0]}", patch[1]):
         assert why in guarded.lacking()
 
 
@@ -417,10 +417,10 @@ def test_a_trial_that_fails_is_a_reason(program, why):
     def other(command, **more):
         return run_it([*command[:2], program], **more)
 
-    with mock.patch("warcore.testkit.guarded.subprocess.run", other):
+    with mock.patch("warcore.testkit.detectors.guarded.subprocess.run", other):
         assert why in guarded._tried()
 
 
 def test_where_no_process_can_be_started_that_is_the_reason():
-    with mock.patch("warcore.testkit.guarded.sys.executable", "/nowhere/python"):
+    with mock.patch("warcore.testkit.detectors.guarded.sys.executable", "/nowhere/python"):
         assert "could not be tried" in guarded._tried()

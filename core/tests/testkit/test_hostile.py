@@ -11,10 +11,10 @@ from testkit import fake_rules, hostile_more
 from testkit.fake_rules import make
 
 from warcore.records import PluginRecord
-from warcore.testkit import selection
-from warcore.testkit.isolation import Isolation
 from warcore.testkit.outcome import Outcome
-from warcore.testkit.running import run_checks
+from warcore.testkit.runs import selection
+from warcore.testkit.runs.isolation import Isolation
+from warcore.testkit.runs.running import run_checks
 from warcore.testkit.subject import Subject
 
 ACTS, NEXT = make(fake_rules.acts), make(fake_rules.untouched)

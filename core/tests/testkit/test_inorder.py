@@ -15,14 +15,14 @@ from testkit.latereads import LATE, VOTES, InLayers, plain, subject_of
 from warcore import ForwardMode, SharedReadEnds
 from warcore.contract import GraphKind
 from warcore.device import open_device
-from warcore.testkit import cudagates, inorder
-from warcore.testkit.cell import Shape
-from warcore.testkit.check import checks_of
-from warcore.testkit.cudagates import Gate, position_of_marker
-from warcore.testkit.inorder import AroundMarker, Held
 from warcore.testkit.outcome import Unproven
-from warcore.testkit.paged import Paged, paged
-from warcore.testkit.stand import Stand
+from warcore.testkit.runs.check import checks_of
+from warcore.testkit.stands import cudagates, inorder
+from warcore.testkit.stands.cell import Shape
+from warcore.testkit.stands.cudagates import Gate, position_of_marker
+from warcore.testkit.stands.inorder import AroundMarker, Held
+from warcore.testkit.stands.paged import Paged, paged
+from warcore.testkit.stands.stand import Stand
 
 CHECKS = {check.name: check for check in checks_of("backend")}
 
@@ -214,7 +214,7 @@ def test_the_kernel_of_a_gate_compiles_and_looks_anew_each_time_round():
     from triton import compiler
     from triton.backends.compiler import GPUTarget
 
-    from warcore.testkit.gate_kernel import hold
+    from warcore.testkit.stands.gate_kernel import hold
 
     source = compiler.ASTSource(
         fn=hold, signature={"state": "*i32", "nanoseconds": "i64"}, constexprs={}

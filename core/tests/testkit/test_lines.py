@@ -10,15 +10,15 @@ import torch
 from testkit.test_report import SUBJECT, result_of, results_of
 from wrong_plugins.catalogue import entries, under_check
 
-from warcore.testkit import report
-from warcore.testkit.check import checks_of
-from warcore.testkit.declaration import declarations
-from warcore.testkit.elements import element, region
-from warcore.testkit.guard import supported
-from warcore.testkit.lines import by_line
+from warcore.testkit.detectors.elements import element, region
+from warcore.testkit.detectors.guard import supported
 from warcore.testkit.outcome import Elsewhere, Failure, Outcome
-from warcore.testkit.results import Result
-from warcore.testkit.verdict import Verdict, judge
+from warcore.testkit.runs import report
+from warcore.testkit.runs.check import checks_of
+from warcore.testkit.runs.declaration import declarations
+from warcore.testkit.runs.lines import by_line
+from warcore.testkit.runs.results import Result
+from warcore.testkit.runs.verdict import Verdict, judge
 
 TABLE = torch.zeros(6, 8, dtype=torch.int32)
 

@@ -17,8 +17,8 @@ import torch
 
 from warcore.errors import WarcoreError
 from warcore.testkit import Observation, mark, moving, observe, observing
-from warcore.testkit.faults import fault_handler
-from warcore.testkit.guard import supported
+from warcore.testkit.detectors.faults import fault_handler
+from warcore.testkit.detectors.guard import supported
 
 PAGE = Path(__file__).parents[3] / "docs/authors/observe.md"
 guarded = pytest.mark.skipif(supported() is not None, reason=str(supported()))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from warcore.testkit import mark
-from warcore.testkit.overwriting import poisoned, restore, settle, values_of
+from warcore.testkit.detectors.overwriting import poisoned, restore, settle, values_of
 
 
 class OnGpu(torch.Tensor):

@@ -11,7 +11,8 @@ from testkit import fake_rules, hostile
 from testkit.fake_rules import make
 
 from warcore.errors import ConfigError
-from warcore.testkit import checks, selection
+from warcore.testkit import checks
+from warcore.testkit.runs import selection
 
 
 @pytest.fixture
@@ -118,7 +119,8 @@ PLUGINS_OWN_TEST = """
 import pytest
 from testkit import fake_rules, hostile
 from testkit.fake_rules import make
-from warcore.testkit import checks, selection
+from warcore.testkit import checks
+from warcore.testkit.runs import selection
 CHECKS = [make(fake_rules.passes), make(fake_rules.absent), make(fake_rules.acts)]
 selection.checks_of = lambda kind: iter(CHECKS)
 

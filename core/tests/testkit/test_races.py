@@ -25,9 +25,9 @@ from warcore.fence import ReadFence
 from warcore.launcher import Launcher
 from warcore.shared import SharedBuffers
 from warcore.staging import StagingRing
-from warcore.testkit.enginetouches import EngineTouches, watch_races, watched_tensors
-from warcore.testkit.races import LEAST_SWEEP, RaceDetector
-from warcore.testkit.several import Several
+from warcore.testkit.detectors.races import LEAST_SWEEP, RaceDetector
+from warcore.testkit.detectors.several import Several
+from warcore.testkit.engines.enginetouches import EngineTouches, watch_races, watched_tensors
 
 HOSTS = ["inline", "threads", "seeded:3", "seeded:8", "virtual"]
 

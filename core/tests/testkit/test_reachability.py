@@ -8,8 +8,8 @@ from ctypes import CFUNCTYPE, addressof, c_char_p, c_int, c_void_p, sizeof
 import attrs
 import pytest
 
-from warcore.testkit.cudadriver import Driver
-from warcore.testkit.cudalayouts import (
+from warcore.testkit.detectors.cudadriver import Driver
+from warcore.testkit.detectors.cudalayouts import (
     KINDS,
     SIGNATURES,
     CopyEnd,
@@ -18,8 +18,8 @@ from warcore.testkit.cudalayouts import (
     KernelParams,
     SetParams,
 )
+from warcore.testkit.detectors.reachability import CapturedGraph, Given, Node, suspects
 from warcore.testkit.outcome import Unproven
-from warcore.testkit.reachability import CapturedGraph, Given, Node, suspects
 
 TABLE = {"req_to_token": (0x1000, 0x1100)}
 

@@ -14,13 +14,13 @@ from testkit.fake_rules import make
 
 import warcore
 from warcore.records import PluginRecord
-from warcore.testkit import lastreport, report
-from warcore.testkit.coverage import not_covered
-from warcore.testkit.lastreport import kept
-from warcore.testkit.lines import by_line
 from warcore.testkit.outcome import Failure, Outcome
-from warcore.testkit.results import Result, Results
-from warcore.testkit.selection import Selection
+from warcore.testkit.runs import lastreport, report
+from warcore.testkit.runs.coverage import not_covered
+from warcore.testkit.runs.lastreport import kept
+from warcore.testkit.runs.lines import by_line
+from warcore.testkit.runs.results import Result, Results
+from warcore.testkit.runs.selection import Selection
 from warcore.testkit.subject import Subject
 
 PLATFORM = {

@@ -10,10 +10,10 @@ from wrong_plugins.catalogue import entries, under_check
 
 from warcore import SharedReadEnds
 from warcore.records import PluginRecord
-from warcore.testkit.check import checks_of
 from warcore.testkit.outcome import NotApplicable, Refuted, Unproven
-from warcore.testkit.paged import Paged
 from warcore.testkit.rules import backend_engine
+from warcore.testkit.runs.check import checks_of
+from warcore.testkit.stands.paged import Paged
 from warcore.testkit.subject import Subject
 
 CHECKS = {

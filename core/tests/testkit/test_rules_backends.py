@@ -13,17 +13,17 @@ from wrong_plugins.catalogue import entries
 
 from warcore import ForwardMode, PluginRecord, SharedReadEnds
 from warcore.contract import GraphKind
-from warcore.testkit.attributes import held
-from warcore.testkit.cell import Shape, cells
-from warcore.testkit.check import checks_of
-from warcore.testkit.definitions import said_line
-from warcore.testkit.guard import supported
+from warcore.testkit.detectors.attributes import held
+from warcore.testkit.detectors.guard import supported
 from warcore.testkit.outcome import NotApplicable, Outcome, Refuted
-from warcore.testkit.owing import compare
+from warcore.testkit.packages.definitions import said_line
 from warcore.testkit.rules.backends import changed_in_claims
-from warcore.testkit.stand import TREE, Stand
+from warcore.testkit.runs.check import checks_of
+from warcore.testkit.runs.verdict import judge
+from warcore.testkit.stands.cell import Shape, cells
+from warcore.testkit.stands.owing import compare
+from warcore.testkit.stands.stand import TREE, Stand
 from warcore.testkit.subject import Subject
-from warcore.testkit.verdict import judge
 
 CHECKS = {check.name: check for check in checks_of("backend") if check.kind == "backend"}
 MINE = {

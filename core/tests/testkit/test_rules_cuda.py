@@ -11,12 +11,12 @@ import torch
 from warcore import PluginRecord
 from warcore.batch import Bucket
 from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
-from warcore.testkit.cell import Shape
-from warcore.testkit.cudagates import Position
+from warcore.testkit.detectors.reachability import CapturedGraph, Given, Node
 from warcore.testkit.outcome import NotApplicable, Refuted, Unproven
-from warcore.testkit.reachability import CapturedGraph, Given, Node
-from warcore.testkit.recorders import Recording
 from warcore.testkit.rules import backend_cuda
+from warcore.testkit.stands.cell import Shape
+from warcore.testkit.stands.cudagates import Position
+from warcore.testkit.stands.recorders import Recording
 from warcore.testkit.subject import Subject
 
 TABLE = torch.zeros(6, 8, dtype=torch.int32)

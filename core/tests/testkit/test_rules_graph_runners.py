@@ -9,9 +9,9 @@ from toys import Replaying
 from wrong_plugins.catalogue import entries, under_check
 
 from warcore import ForwardMode, PluginRecord, SharedReadEnds
-from warcore.testkit.check import checks_of
 from warcore.testkit.outcome import NotApplicable, Refuted
 from warcore.testkit.rules.graph_runner_events import ORDERS
+from warcore.testkit.runs.check import checks_of
 from warcore.testkit.subject import Subject
 
 CHECKS = {check.name: check for check in checks_of("graph_runner") if check.kind == "graph_runner"}
@@ -101,7 +101,7 @@ def test_a_runner_that_no_engine_replays_is_not_judged_in_one():
 @pytest.mark.parametrize("moved", ["input", "backend"])
 def test_a_right_runner_refuses_memory_that_has_moved(moved, monkeypatch):
     """It is an error, and not by luck the right output."""
-    from warcore.testkit.stand import Stand
+    from warcore.testkit.stands.stand import Stand
 
     errors, run = [], Stand.run
 

@@ -9,9 +9,9 @@ import pytest
 
 from warcore import PluginRecord
 from warcore.registry import find_plugins, load
-from warcore.testkit.check import checks_of
+from warcore.testkit.models.references import LARGEST
 from warcore.testkit.outcome import NotApplicable, Refuted, Unproven
-from warcore.testkit.references import LARGEST
+from warcore.testkit.runs.check import checks_of
 from warcore.testkit.subject import Subject
 
 FOLDER = Path(__file__).parents[1] / "wrong_plugins/models"
@@ -82,7 +82,7 @@ def test_a_family_without_a_model_of_its_own_says_why():
 
 def test_a_large_model_is_loaded_by_a_thorough_run_only(monkeypatch):
     _, subject = given("keeps_the_contract")
-    monkeypatch.setattr("warcore.testkit.references.LARGEST", 1000)
+    monkeypatch.setattr("warcore.testkit.models.references.LARGEST", 1000)
     assert LARGEST > 1000
     outcomes = {}
     red(subject, outcomes)

@@ -8,8 +8,8 @@ import pytest
 from wrong_plugins.catalogue import entries, under_check
 
 from warcore.registry import find_plugins, load
-from warcore.testkit.check import checks_of
 from warcore.testkit.outcome import NotApplicable, Refuted
+from warcore.testkit.runs.check import checks_of
 from warcore.testkit.subject import Subject
 
 WRONG = {entry.name: entry for entry in entries() if entry.is_package}

@@ -10,11 +10,11 @@ import torch
 from wrong_plugins.catalogue import entries, under_check
 
 from warcore import Draft, PluginRecord, SpecAlgorithm
-from warcore.testkit.check import checks_of
-from warcore.testkit.distribution import FAR, deviation
-from warcore.testkit.draftlog import DraftLog
+from warcore.testkit.engines.draftlog import DraftLog
+from warcore.testkit.engines.specworkload import REQUESTS, Way, workload
+from warcore.testkit.models.distribution import FAR, deviation
 from warcore.testkit.outcome import NotApplicable, Refuted, Unproven
-from warcore.testkit.specworkload import REQUESTS, Way, workload
+from warcore.testkit.runs.check import checks_of
 from warcore.testkit.subject import Subject
 
 CHECKS = {check.name: check for check in checks_of("spec_algo") if check.kind == "spec_algo"}

@@ -8,11 +8,11 @@ from parts import fences
 from wrong_plugins.catalogue import entries, under_check
 
 from warcore import PluginRecord, Stager
-from warcore.testkit.check import checks_of
-from warcore.testkit.laterreaders import CASES, staged_workload
+from warcore.testkit.engines.laterreaders import CASES, staged_workload
 from warcore.testkit.outcome import NotApplicable, Refuted
+from warcore.testkit.runs.check import checks_of
+from warcore.testkit.stands.walk import quiet_torch
 from warcore.testkit.subject import Subject
-from warcore.testkit.walk import quiet_torch
 
 CHECKS = {check.name: check for check in checks_of("stager") if check.kind == "stager"}
 ENTRIES = [each for each in entries() if each.path.parent.name == "stagers"]

@@ -15,15 +15,15 @@ from testkit.fake_rules import make
 
 from warcore.errors import ConfigError, PluginError
 from warcore.records import PluginRecord
-from warcore.testkit import selection
-from warcore.testkit.aftermath import TIMEOUT_VARIABLE
-from warcore.testkit.coverage import not_covered
-from warcore.testkit.guard import supported
-from warcore.testkit.isolation import Isolation, time_limit
+from warcore.testkit.detectors.guard import supported
+from warcore.testkit.environment import TIMEOUT_VARIABLE, time_limit
 from warcore.testkit.mishaps import ADVICE
 from warcore.testkit.outcome import NotApplicable, Outcome
-from warcore.testkit.report import told
-from warcore.testkit.running import run_checks
+from warcore.testkit.runs import selection
+from warcore.testkit.runs.coverage import not_covered
+from warcore.testkit.runs.isolation import Isolation
+from warcore.testkit.runs.report import told
+from warcore.testkit.runs.running import run_checks
 from warcore.testkit.subject import Subject
 
 HOSTILE = Path(hostile.__file__)

@@ -9,8 +9,8 @@ import pytest
 
 from warcore import PluginRecord
 from warcore.cli import main
-from warcore.testkit.check import checks_of
 from warcore.testkit.outcome import NotApplicable
+from warcore.testkit.runs.check import checks_of
 from warcore.testkit.subject import Subject
 
 CHECKS = [check for check in checks_of("spec_algo") if check.kind == "spec_algo"]

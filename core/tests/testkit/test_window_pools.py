@@ -6,8 +6,8 @@ import torch
 from wrong_plugins.backends.right import Pooled, Windowed
 
 from warcore.contract import ForwardMode, GraphKind
-from warcore.testkit.cell import Shape
-from warcore.testkit.stand import Stand
+from warcore.testkit.stands.cell import Shape
+from warcore.testkit.stands.stand import Stand
 
 SHAPE = Shape(windows=(None, 7, 7))
 

@@ -8,12 +8,12 @@ from toys import Replaying
 
 from warcore import SharedReadEnds
 from warcore.options import NoOptions
-from warcore.testkit.cell import Shape
-from warcore.testkit.paged import Paged, paged
-from warcore.testkit.recorders import Recording, RecordingSegments
-from warcore.testkit.tinymodel import ALPHABET, EOS, Letters
-from warcore.testkit.walk import quiet_torch
-from warcore.testkit.workload import REQUESTS, Asked, Workload, with_options
+from warcore.testkit.engines.tinymodel import ALPHABET, EOS, Letters
+from warcore.testkit.engines.workload import REQUESTS, Asked, Workload, with_options
+from warcore.testkit.stands.cell import Shape
+from warcore.testkit.stands.paged import Paged, paged
+from warcore.testkit.stands.recorders import Recording, RecordingSegments
+from warcore.testkit.stands.walk import quiet_torch
 
 DOUBLE = Shape(dtype="float64")
 BACKEND = paged(SharedReadEnds.IN_REPLAY)

@@ -20,14 +20,14 @@ from warcore.relay import Relay
 from warcore.shared import SharedBuffers
 from warcore.staging import StagingRing
 from warcore.step import Step
-from warcore.testkit.engineraces import races_of
+from warcore.testkit.engines.engineraces import races_of
+from warcore.testkit.engines.workload import REQUESTS, Workload
 from warcore.testkit.outcome import Refuted
-from warcore.testkit.paged import Paged
-from warcore.testkit.recorders import Recording
 from warcore.testkit.rules import backend_engine, backends
+from warcore.testkit.stands.paged import Paged
+from warcore.testkit.stands.recorders import Recording
+from warcore.testkit.stands.walk import quiet_torch
 from warcore.testkit.subject import Subject
-from warcore.testkit.walk import quiet_torch
-from warcore.testkit.workload import REQUESTS, Workload
 
 FEW = REQUESTS[:4]
 """Enough for a row to be given to somebody else, and more than run at once."""

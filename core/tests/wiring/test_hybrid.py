@@ -22,7 +22,7 @@ from warcore import (
 )
 from warcore.errors import ConfigError
 from warcore.hybrid import hybrid_of
-from warcore.testkit.check import checks_of
+from warcore.testkit.runs.check import checks_of
 from warcore.testkit.subject import Subject
 
 PROMPTS = ["hello there", "a", "sixsix and seven more of it"]

@@ -17,9 +17,9 @@ from warcore.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from warcore.testkit.check import Check
     from warcore.testkit.outcome import Outcome
-    from warcore.testkit.results import Result, Results
+    from warcore.testkit.runs.check import Check
+    from warcore.testkit.runs.results import Result, Results
     from warcore.testkit.subject import Subject
 
 _WIDTH = 100
@@ -91,7 +91,7 @@ def check(
 
     with torch_needed("checking", "a plugin"):
         if explain is not None:
-            from warcore.testkit.selection import find_check
+            from warcore.testkit.runs.selection import find_check
 
             _explain(find_check(explain))
             return
@@ -109,12 +109,12 @@ def check(
 
             require_cuda()
         results = _run(subject, pattern)
-    from warcore.testkit.lastreport import keep
+    from warcore.testkit.runs.lastreport import keep
 
     _conclude(results)
     keep(results)
     if target is not None:
-        from warcore.testkit.report import document
+        from warcore.testkit.runs.report import document
 
         target.write([json.dumps(document(results), indent=2, ensure_ascii=False), "\n"])
     ctx.exit(results.code)
@@ -124,8 +124,8 @@ def _run(subject: Subject, pattern: str) -> Results:
     """Run the checks: a line for each, and on a terminal a bar below them."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-    from warcore.testkit.running import run_checks
-    from warcore.testkit.selection import Selection
+    from warcore.testkit.runs.running import run_checks
+    from warcore.testkit.runs.selection import Selection
 
     total = len(Selection.of(subject.record.kind, pattern).checks)
     screen = console()
@@ -171,10 +171,10 @@ def _style(result: Result) -> str:
 
 def _conclude(results: Results) -> None:
     """What failed, what was not covered, what the ends are worth, and the sum in the last line."""
-    from warcore.testkit.coverage import not_covered
-    from warcore.testkit.declaration import declarations
     from warcore.testkit.outcome import Outcome
-    from warcore.testkit.report import summed, verdict
+    from warcore.testkit.runs.coverage import not_covered
+    from warcore.testkit.runs.declaration import declarations
+    from warcore.testkit.runs.report import summed, verdict
 
     screen = console()
     for result in results.results:
@@ -197,7 +197,7 @@ def _conclude(results: Results) -> None:
 
 
 def _print_failure(screen: Console, result: Result, subject: Subject) -> None:
-    from warcore.testkit.report import told
+    from warcore.testkit.runs.report import told
 
     head = f"{result.check}: {result.outcome.value}"
     screen.print(f"\n{head}", style=f"bold {_style(result)}", soft_wrap=True)

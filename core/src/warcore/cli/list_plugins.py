@@ -15,12 +15,12 @@ from warcore.cli.usage import OneOf
 from warcore.probe import Probe, probe, timeout
 from warcore.records import KINDS, PluginRecord
 from warcore.registry import ALLOWLIST, find_plugins, named
-from warcore.testkit.lastreport import NOT_CONFORMANT, kept
+from warcore.testkit.runs.lastreport import NOT_CONFORMANT, kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from warcore.testkit.lastreport import LastReport
+    from warcore.testkit.runs.lastreport import LastReport
 
 SCHEMA = 1
 _STYLES = {"available": "green", "loaded": "green", "disabled": "dim"}

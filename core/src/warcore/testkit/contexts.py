@@ -12,7 +12,7 @@ from warcore.device import open_device
 from warcore.errors import ConfigError
 from warcore.shared import SharedTables
 from warcore.statics import Statics
-from warcore.testkit.memory import scattered_map, scattered_slots, unowned_pool
+from warcore.testkit.stands.memory import scattered_map, scattered_slots, unowned_pool
 
 if TYPE_CHECKING:
     from warcore.backend import AttentionSpec

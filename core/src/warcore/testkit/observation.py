@@ -9,7 +9,7 @@ import attrs
 
 if TYPE_CHECKING:
     from warcore.testkit.access import Access
-    from warcore.testkit.sightings import AddressTaken
+    from warcore.testkit.detectors.sightings import AddressTaken
 
 
 @attrs.frozen

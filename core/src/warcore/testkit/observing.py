@@ -10,21 +10,21 @@ import attrs
 import torch
 
 from warcore.errors import WarcoreError
-from warcore.testkit.attribution import Attribution
-from warcore.testkit.guard import PageGuard, supported
+from warcore.testkit.detectors.attribution import Attribution
+from warcore.testkit.detectors.guard import PageGuard, supported
+from warcore.testkit.detectors.moving import Moved
+from warcore.testkit.detectors.naming import Extent, Naming, merged
+from warcore.testkit.detectors.overwriting import leaves, poisoned, restore, values_of
+from warcore.testkit.detectors.ranges import runs_of
 from warcore.testkit.marking import marks_go_to, one_observation
-from warcore.testkit.moving import Moved
-from warcore.testkit.naming import Extent, Naming, merged
 from warcore.testkit.observation import Observation
 from warcore.testkit.outcome import Unproven
-from warcore.testkit.overwriting import leaves, poisoned, restore, values_of
-from warcore.testkit.ranges import runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from warcore.testkit.access import Access
-    from warcore.testkit.fault import Fault
+    from warcore.testkit.detectors.fault import Fault
 
 _SHARED = 'observe(step, {"req_to_token": tensor})'
 

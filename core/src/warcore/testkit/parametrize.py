@@ -12,17 +12,17 @@ import attrs
 from warcore.errors import ConfigError
 from warcore.records import KINDS, LoadError, PluginRecord, base_of, load
 from warcore.registry import find_plugins
-from warcore.testkit.isolation import Isolation
 from warcore.testkit.outcome import Outcome
-from warcore.testkit.report import as_text
-from warcore.testkit.running import Run
-from warcore.testkit.selection import Selection, wrong_entries
+from warcore.testkit.runs.isolation import Isolation
+from warcore.testkit.runs.report import as_text
+from warcore.testkit.runs.running import Run
+from warcore.testkit.runs.selection import Selection, wrong_entries
 from warcore.testkit.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from warcore.testkit.check import Check
+    from warcore.testkit.runs.check import Check
 
 _shared: dict[int, Isolation] = {}
 """The isolation of each process: a fork must not talk to its parent's."""

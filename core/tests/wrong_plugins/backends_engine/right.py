@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warcore.testkit.paged import Paged
+from warcore.testkit.stands.paged import Paged
 
 BREAKS = "backend.nothing"
 

@@ -11,20 +11,20 @@ import torch
 from warcore.backend import TensorSpec
 from warcore.contract import GraphKind
 from warcore.device.operations import OperationMode, line_of_use
-from warcore.testkit.cell import ROWS, shapes
-from warcore.testkit.check import check
-from warcore.testkit.claims import claims, servable_of, short_steps
 from warcore.testkit.contexts import context
-from warcore.testkit.definitions import definition, judged
-from warcore.testkit.memory import spec_of
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
-from warcore.testkit.owing import compare
-from warcore.testkit.walk import new_stand, quiet_torch
+from warcore.testkit.packages.definitions import definition, judged
+from warcore.testkit.runs.check import check
+from warcore.testkit.stands.cell import ROWS, shapes
+from warcore.testkit.stands.claims import claims, servable_of, short_steps
+from warcore.testkit.stands.memory import spec_of
+from warcore.testkit.stands.owing import compare
+from warcore.testkit.stands.walk import new_stand, quiet_torch
 
 if TYPE_CHECKING:
     from warcore.backend import AttentionSpec
-    from warcore.testkit.cell import Cell, Shape
-    from warcore.testkit.stand import Stand
+    from warcore.testkit.stands.cell import Cell, Shape
+    from warcore.testkit.stands.stand import Stand
     from warcore.testkit.subject import Subject
 
 

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from warcore.contract import GraphKind, SharedReadEnds
 from warcore.resolution import resolve
-from warcore.testkit.check import check
-from warcore.testkit.cudadriver import Driver
-from warcore.testkit.cudagates import position_of_marker, why_no_gates
+from warcore.testkit.detectors.cudadriver import Driver
+from warcore.testkit.detectors.reachability import Suspect, suspects
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
-from warcore.testkit.reachability import Suspect, suspects
-from warcore.testkit.recorders import Recording
-from warcore.testkit.walk import cells_of, declared, stands
+from warcore.testkit.runs.check import check
+from warcore.testkit.stands.cudagates import position_of_marker, why_no_gates
+from warcore.testkit.stands.recorders import Recording
+from warcore.testkit.stands.walk import cells_of, declared, stands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from warcore.batch import Bucket
-    from warcore.testkit.stand import Stand
+    from warcore.testkit.stands.stand import Stand
     from warcore.testkit.subject import Subject
 
 

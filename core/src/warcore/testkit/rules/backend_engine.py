@@ -5,21 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
-from warcore.testkit.answers import refuse_other_schedules
-from warcore.testkit.cell import cell_of, shapes
-from warcore.testkit.check import check
-from warcore.testkit.engineraces import refuse_races
-from warcore.testkit.gates import LAYERS, LAYERS_END, METADATA_IN, METADATA_OUT, REPLAY, Gates
+from warcore.testkit.engines.answers import refuse_other_schedules
+from warcore.testkit.engines.engineraces import refuse_races
+from warcore.testkit.engines.workload import Workload, with_options
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
-from warcore.testkit.recorders import Recording, RecordingSegments
-from warcore.testkit.stand import Stand
-from warcore.testkit.walk import declared, quiet_torch, why_not
-from warcore.testkit.workload import Workload, with_options
+from warcore.testkit.runs.check import check
+from warcore.testkit.stands.cell import cell_of, shapes
+from warcore.testkit.stands.gates import (
+    LAYERS,
+    LAYERS_END,
+    METADATA_IN,
+    METADATA_OUT,
+    REPLAY,
+    Gates,
+)
+from warcore.testkit.stands.recorders import Recording, RecordingSegments
+from warcore.testkit.stands.stand import Stand
+from warcore.testkit.stands.walk import declared, quiet_torch, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from warcore.testkit.cell import Cell, Shape
+    from warcore.testkit.stands.cell import Cell, Shape
     from warcore.testkit.subject import Subject
 
 RUNNERS = {

@@ -10,18 +10,18 @@ import attrs
 from warcore.backend import AttentionBackend
 from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
 from warcore.errors import WarcoreError
-from warcore.testkit.attributes import held
-from warcore.testkit.check import check
-from warcore.testkit.definitions import definition, line_of, said_line
-from warcore.testkit.lines import by_line
+from warcore.testkit.detectors.attributes import held
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
-from warcore.testkit.residence import Residence
-from warcore.testkit.snapshots import HOOK, Asked
-from warcore.testkit.walk import cells_of, stands
+from warcore.testkit.packages.definitions import definition, line_of, said_line
+from warcore.testkit.runs.check import check
+from warcore.testkit.runs.lines import by_line
+from warcore.testkit.stands.residence import Residence
+from warcore.testkit.stands.snapshots import HOOK, Asked
+from warcore.testkit.stands.walk import cells_of, stands
 
 if TYPE_CHECKING:
-    from warcore.testkit.cell import Cell
-    from warcore.testkit.stand import Stand
+    from warcore.testkit.stands.cell import Cell
+    from warcore.testkit.stands.stand import Stand
     from warcore.testkit.subject import Subject
 
 REFUSED: Final = (

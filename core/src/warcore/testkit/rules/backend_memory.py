@@ -8,23 +8,23 @@ import torch
 
 from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
 from warcore.device import Observer
-from warcore.testkit.attribution import Attribution
-from warcore.testkit.check import check
-from warcore.testkit.definitions import definition
-from warcore.testkit.elements import same
-from warcore.testkit.late import page_guard, told, unnamed, watched
+from warcore.testkit.detectors.attribution import Attribution
+from warcore.testkit.detectors.elements import same
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
-from warcore.testkit.snapshots import has_snapshot
-from warcore.testkit.walk import cells_of, stands
+from warcore.testkit.packages.definitions import definition
+from warcore.testkit.runs.check import check
+from warcore.testkit.stands.late import page_guard, told, unnamed, watched
+from warcore.testkit.stands.snapshots import has_snapshot
+from warcore.testkit.stands.walk import cells_of, stands
 
 if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
     from warcore.device import Stream
-    from warcore.testkit.cell import Cell
-    from warcore.testkit.fault import Fault
-    from warcore.testkit.stand import Stand
+    from warcore.testkit.detectors.fault import Fault
+    from warcore.testkit.detectors.window import Window
+    from warcore.testkit.stands.cell import Cell
+    from warcore.testkit.stands.stand import Stand
     from warcore.testkit.subject import Subject
-    from warcore.testkit.window import Window
 
 
 @check("backend", needs=("backend.votes",), after=("backend.captures",), devices=("host",))

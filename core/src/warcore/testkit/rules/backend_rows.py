@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from warcore.contract import ForwardMode, GraphKind
-from warcore.testkit.cell import BUCKETS, DRAFTED, ROWS
-from warcore.testkit.check import check
-from warcore.testkit.elements import same
+from warcore.testkit.detectors.elements import same
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
-from warcore.testkit.owing import TOLERANCE, error_of
-from warcore.testkit.walk import new_stand, stands
+from warcore.testkit.runs.check import check
+from warcore.testkit.stands.cell import BUCKETS, DRAFTED, ROWS
+from warcore.testkit.stands.owing import TOLERANCE, error_of
+from warcore.testkit.stands.walk import new_stand, stands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from warcore.batch import ForwardBatch
-    from warcore.testkit.stand import Stand
+    from warcore.testkit.stands.stand import Stand
     from warcore.testkit.subject import Subject
 
 PREFIXES: Final = (40, 3, 17, 1, 8)

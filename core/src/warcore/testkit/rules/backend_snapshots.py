@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from warcore.contract import SharedReadEnds
 from warcore.fence import FenceReason
-from warcore.testkit.check import check
-from warcore.testkit.definitions import definition, judged
-from warcore.testkit.guard import PageGuard, supported
-from warcore.testkit.late import changed_by, late_access
-from warcore.testkit.lines import by_line
+from warcore.testkit.detectors.guard import PageGuard, supported
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
-from warcore.testkit.owing import compare
-from warcore.testkit.snapshots import (
+from warcore.testkit.packages.definitions import definition, judged
+from warcore.testkit.runs.check import check
+from warcore.testkit.runs.lines import by_line
+from warcore.testkit.stands.late import changed_by, late_access
+from warcore.testkit.stands.owing import compare
+from warcore.testkit.stands.snapshots import (
     HOOK,
     Asked,
     Breaking,
@@ -26,7 +26,7 @@ from warcore.testkit.snapshots import (
 
 if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
-    from warcore.testkit.stand import Stand
+    from warcore.testkit.stands.stand import Stand
     from warcore.testkit.subject import Subject
 
 

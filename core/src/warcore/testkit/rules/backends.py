@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 from warcore.contract import GraphKind
 from warcore.errors import WarcoreError, WiringError
-from warcore.testkit.check import check
-from warcore.testkit.claims import in_claims
-from warcore.testkit.definitions import definition, line_of, said_line
-from warcore.testkit.late import changed_by, late_accesses, tells_an_end
-from warcore.testkit.lines import by_line
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
-from warcore.testkit.owing import compare
-from warcore.testkit.walk import cells_of, declared, stands
+from warcore.testkit.packages.definitions import definition, line_of, said_line
+from warcore.testkit.runs.check import check
+from warcore.testkit.runs.lines import by_line
+from warcore.testkit.stands.claims import in_claims
+from warcore.testkit.stands.late import changed_by, late_accesses, tells_an_end
+from warcore.testkit.stands.owing import compare
+from warcore.testkit.stands.walk import cells_of, declared, stands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from warcore.batch import ForwardBatch
-    from warcore.testkit.cell import Cell
-    from warcore.testkit.stand import Stand
+    from warcore.testkit.stands.cell import Cell
+    from warcore.testkit.stands.stand import Stand
     from warcore.testkit.subject import Subject
 
 

@@ -11,21 +11,21 @@ import torch
 from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.errors import WarcoreError
 from warcore.fence import FenceReason
-from warcore.testkit.answers import refuse_other_answers
-from warcore.testkit.cell import BUCKETS
-from warcore.testkit.check import check
-from warcore.testkit.definitions import with_context
-from warcore.testkit.engineraces import races_of, refuse_race
+from warcore.testkit.engines.answers import refuse_other_answers
+from warcore.testkit.engines.engineraces import races_of, refuse_race
+from warcore.testkit.engines.workload import Workload, with_options
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
-from warcore.testkit.paged import paged
-from warcore.testkit.runnerstand import SHAPE, batch_of, captured, runner_stand
-from warcore.testkit.steplog import StepLog
-from warcore.testkit.walk import quiet_torch
-from warcore.testkit.workload import Workload, with_options
+from warcore.testkit.packages.definitions import with_context
+from warcore.testkit.runs.check import check
+from warcore.testkit.stands.cell import BUCKETS
+from warcore.testkit.stands.paged import paged
+from warcore.testkit.stands.runnerstand import SHAPE, batch_of, captured, runner_stand
+from warcore.testkit.stands.steplog import StepLog
+from warcore.testkit.stands.walk import quiet_torch
 
 if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
-    from warcore.testkit.stand import Stand
+    from warcore.testkit.stands.stand import Stand
     from warcore.testkit.subject import Subject
 
 ORDERS: dict[tuple[SharedReadEnds, bool], tuple[str, ...]] = {

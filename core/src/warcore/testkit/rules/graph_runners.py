@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from warcore.errors import WarcoreError
-from warcore.testkit.cell import BUCKETS
-from warcore.testkit.check import check
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
-from warcore.testkit.runnerstand import (
+from warcore.testkit.runs.check import check
+from warcore.testkit.stands.cell import BUCKETS
+from warcore.testkit.stands.runnerstand import (
     CLOSE,
     batch_of,
     captured,
@@ -22,14 +22,14 @@ from warcore.testkit.runnerstand import (
     output_of,
     runner_stand,
 )
-from warcore.testkit.walk import quiet_torch
+from warcore.testkit.stands.walk import quiet_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from warcore.batch import ForwardBatch
     from warcore.contract import ForwardMode
-    from warcore.testkit.stand import Stand
+    from warcore.testkit.stands.stand import Stand
     from warcore.testkit.subject import Subject
 
 EDGES = sorted({n + d for n in BUCKETS for d in (-1, 0, 1)})

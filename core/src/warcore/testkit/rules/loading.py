@@ -12,12 +12,12 @@ from warcore.contract import ForwardMode, GraphKind
 from warcore.errors import ConfigError, WiringError
 from warcore.hooks import NEAR, read_hooks
 from warcore.options import parse_options
-from warcore.testkit.check import check
-from warcore.testkit.interpreter import answered, ask
 from warcore.testkit.outcome import Failure, Refuted
-from warcore.testkit.sources import place_of
-from warcore.testkit.task import task_of
-from warcore.testkit.watching import DEVICE
+from warcore.testkit.packages.interpreter import answered, ask
+from warcore.testkit.packages.sources import place_of
+from warcore.testkit.packages.task import task_of
+from warcore.testkit.packages.watching import DEVICE
+from warcore.testkit.runs.check import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from warcore.testkit.subject import Subject
 
 SEEN_BY: Final = ("a fresh interpreter",)
-WATCH: Final = "warcore.testkit.watching:watch_import"
+WATCH: Final = "warcore.testkit.packages.watching:watch_import"
 
 
 @check(None)

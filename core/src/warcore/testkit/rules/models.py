@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from warcore.testkit.check import check
-from warcore.testkit.comparing import (
+from warcore.testkit.detectors.waiting import Fetches, Waits
+from warcore.testkit.models.comparing import (
     close,
     hidden,
     prompt,
@@ -17,10 +17,10 @@ from warcore.testkit.comparing import (
     steps,
     tensors,
 )
-from warcore.testkit.dense import Dense
+from warcore.testkit.models.dense import Dense
+from warcore.testkit.models.references import loaded, options_of
 from warcore.testkit.outcome import Failure, Refuted
-from warcore.testkit.references import loaded, options_of
-from warcore.testkit.waiting import Fetches, Waits
+from warcore.testkit.runs.check import check
 
 if TYPE_CHECKING:
     from warcore.testkit.subject import Subject

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import warcore
 from warcore.installed import Installed, canonical, installed
-from warcore.testkit.check import check
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
-from warcore.testkit.sources import Package, place_of
-from warcore.testkit.wheels import listed_from_wheel
+from warcore.testkit.packages.sources import Package, place_of
+from warcore.testkit.packages.wheels import listed_from_wheel
+from warcore.testkit.runs.check import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

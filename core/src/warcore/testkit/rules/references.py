@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from warcore.errors import ModelError
-from warcore.testkit.check import check
-from warcore.testkit.interpreter import answered
+from warcore.testkit.models.references import loaded, tries
 from warcore.testkit.outcome import Failure, Refuted
-from warcore.testkit.references import loaded, tries
-from warcore.testkit.task import task_of
+from warcore.testkit.packages.interpreter import answered
+from warcore.testkit.packages.task import task_of
+from warcore.testkit.runs.check import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -104,7 +104,7 @@ def tokenizer_is_sane(subject: Subject) -> None:
 
 def _recognised(subject: Subject) -> dict[str, Any]:
     texts = [*TEXTS, *tries(subject)]
-    function = "warcore.testkit.recognising:recognise"
+    function = "warcore.testkit.models.recognising:recognise"
     return answered(function, {**task_of(subject), "texts": texts})
 
 

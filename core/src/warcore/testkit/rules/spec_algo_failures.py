@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from warcore.testkit.answers import refuse_other_answers
-from warcore.testkit.check import check
-from warcore.testkit.definitions import definition, line_of, with_methods
-from warcore.testkit.draftlog import DraftLog
-from warcore.testkit.insides import Insides
+from warcore.testkit.engines.answers import refuse_other_answers
+from warcore.testkit.engines.draftlog import DraftLog
+from warcore.testkit.engines.insides import Insides
+from warcore.testkit.engines.specworkload import usual, workload
 from warcore.testkit.outcome import Failure, Refuted
-from warcore.testkit.specworkload import usual, workload
-from warcore.testkit.walk import quiet_torch
+from warcore.testkit.packages.definitions import definition, line_of, with_methods
+from warcore.testkit.runs.check import check
+from warcore.testkit.stands.walk import quiet_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from warcore.engine import Engine
     from warcore.spec import SpecContext
-    from warcore.testkit.specworkload import Way
+    from warcore.testkit.engines.specworkload import Way
+    from warcore.testkit.engines.workload import Answer, Asked, Served, Workload
     from warcore.testkit.subject import Subject
-    from warcore.testkit.workload import Answer, Asked, Served, Workload
 
 PLANNED = "a failure of the kit's own"
 POINTS = ("before-draft", "after-draft", "before-draft_extend", "in-a-runner")

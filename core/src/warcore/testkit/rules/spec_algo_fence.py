@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from warcore.testkit.attribution import Attribution
-from warcore.testkit.check import check
-from warcore.testkit.definitions import definition
-from warcore.testkit.insides import Insides
-from warcore.testkit.latesteps import is_decode, is_prefill, look, told
+from warcore.testkit.detectors.attribution import Attribution
+from warcore.testkit.detectors.wrapping import Wrapping
+from warcore.testkit.engines.insides import Insides
+from warcore.testkit.engines.latesteps import is_decode, is_prefill, look, told
+from warcore.testkit.engines.specworkload import usual, workload
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
-from warcore.testkit.specworkload import usual, workload
-from warcore.testkit.walk import quiet_torch
-from warcore.testkit.wrapping import Wrapping
+from warcore.testkit.packages.definitions import definition
+from warcore.testkit.runs.check import check
+from warcore.testkit.stands.walk import quiet_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from warcore.testkit.access import Access
-    from warcore.testkit.latesteps import Which
-    from warcore.testkit.specworkload import Way
+    from warcore.testkit.engines.latesteps import Which
+    from warcore.testkit.engines.specworkload import Way
     from warcore.testkit.subject import Subject
 
 UNPUBLISHED = frozenset({"not_published", "not_owner", "declaration_error"})

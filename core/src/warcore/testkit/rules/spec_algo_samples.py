@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from warcore.samplingparams import SamplingParams
-from warcore.testkit.check import check
-from warcore.testkit.definitions import definition
-from warcore.testkit.distribution import FAR, deviation, expected_counts, observed_counts
-from warcore.testkit.draftlog import DraftLog
-from warcore.testkit.insides import Insides
+from warcore.testkit.engines.draftlog import DraftLog
+from warcore.testkit.engines.insides import Insides
+from warcore.testkit.engines.specworkload import UNFENCED, usual, workload
+from warcore.testkit.models.distribution import FAR, deviation, expected_counts, observed_counts
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
-from warcore.testkit.specworkload import UNFENCED, usual, workload
-from warcore.testkit.walk import quiet_torch
+from warcore.testkit.packages.definitions import definition
+from warcore.testkit.runs.check import check
+from warcore.testkit.stands.walk import quiet_torch
 
 if TYPE_CHECKING:
-    from warcore.testkit.specworkload import Way
+    from warcore.testkit.engines.specworkload import Way
     from warcore.testkit.subject import Subject
 
 SAMPLES, TOGETHER, HEAT = 1_200, 60, 6.0

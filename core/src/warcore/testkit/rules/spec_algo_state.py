@@ -6,24 +6,24 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warcore.testkit.answers import refuse_other_schedules
-from warcore.testkit.check import check
-from warcore.testkit.definitions import definition, with_methods
-from warcore.testkit.draftlog import DraftLog
-from warcore.testkit.engineraces import refuse_races
+from warcore.testkit.detectors.waiting import Fetches, Waits
+from warcore.testkit.engines.answers import refuse_other_schedules
+from warcore.testkit.engines.draftlog import DraftLog
+from warcore.testkit.engines.engineraces import refuse_races
+from warcore.testkit.engines.specworkload import UNFENCED, usual, workload
+from warcore.testkit.engines.twin import Twins
 from warcore.testkit.outcome import Failure, Refuted, Unproven
-from warcore.testkit.specworkload import UNFENCED, usual, workload
-from warcore.testkit.twin import Twins
-from warcore.testkit.waiting import Fetches, Waits
+from warcore.testkit.packages.definitions import definition, with_methods
+from warcore.testkit.runs.check import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from warcore.batch import ForwardBatch
     from warcore.spec import Accepted
-    from warcore.testkit.specworkload import Way
+    from warcore.testkit.engines.specworkload import Way
+    from warcore.testkit.engines.workload import Workload
     from warcore.testkit.subject import Subject
-    from warcore.testkit.workload import Workload
 
 SEEDS, THOROUGH_SEEDS = 8, 80
 FIRST = 2

@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from warcore.backend import TensorSpec
-from warcore.testkit.answers import refuse_other_answers
-from warcore.testkit.check import check
-from warcore.testkit.definitions import definition, line_of
-from warcore.testkit.draftlog import DraftLog
-from warcore.testkit.outcome import Failure, Refuted, Unproven
-from warcore.testkit.recorders import Recording
-from warcore.testkit.specworkload import (
+from warcore.testkit.engines.answers import refuse_other_answers
+from warcore.testkit.engines.draftlog import DraftLog
+from warcore.testkit.engines.specworkload import (
     UNFENCED,
     Way,
     draft_spec,
@@ -22,11 +18,15 @@ from warcore.testkit.specworkload import (
     ways,
     workload,
 )
+from warcore.testkit.outcome import Failure, Refuted, Unproven
+from warcore.testkit.packages.definitions import definition, line_of
+from warcore.testkit.runs.check import check
+from warcore.testkit.stands.recorders import Recording
 
 if TYPE_CHECKING:
     from warcore.spec import Draft
+    from warcore.testkit.engines.workload import Served
     from warcore.testkit.subject import Subject
-    from warcore.testkit.workload import Served
 
 TOTAL = 1e-2
 """Probabilities add up to 1 so far, in half precision too."""

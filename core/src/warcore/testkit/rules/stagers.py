@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from warcore.testkit.answers import refuse_other_answers
-from warcore.testkit.check import check
-from warcore.testkit.definitions import definition, line_of
-from warcore.testkit.draftlog import DraftLog
-from warcore.testkit.engineraces import refuse_races
-from warcore.testkit.insides import Insides
-from warcore.testkit.laterreaders import CASES, staged_workload
-from warcore.testkit.latesteps import is_prefill, look, told
+from warcore.testkit.engines.answers import refuse_other_answers
+from warcore.testkit.engines.draftlog import DraftLog
+from warcore.testkit.engines.engineraces import refuse_races
+from warcore.testkit.engines.insides import Insides
+from warcore.testkit.engines.laterreaders import CASES, staged_workload
+from warcore.testkit.engines.latesteps import is_prefill, look, told
+from warcore.testkit.engines.specworkload import workload
+from warcore.testkit.engines.stagelog import StageLog
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
-from warcore.testkit.specworkload import workload
-from warcore.testkit.stagelog import StageLog
-from warcore.testkit.walk import quiet_torch
+from warcore.testkit.packages.definitions import definition, line_of
+from warcore.testkit.runs.check import check
+from warcore.testkit.stands.walk import quiet_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from warcore.testkit.laterreaders import Case
+    from warcore.testkit.engines.laterreaders import Case
+    from warcore.testkit.engines.workload import Workload
     from warcore.testkit.subject import Subject
-    from warcore.testkit.workload import Workload
 
 CALL = 2
 """It is the call of this number that the kit lets fail."""

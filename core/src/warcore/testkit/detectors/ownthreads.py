@@ -1,0 +1,56 @@
+"""Threads that a plugin starts: what they touch, and when, no detector of streams can tell."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from warcore.device.operations import CORE
+from warcore.testkit.packages.sources import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from warcore.testkit.access import Place
+
+_PYTHON = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - text prefixes, here and below
+_PACKAGES = os.path.dirname(os.path.dirname(torch.__file__)) + os.sep  # noqa: PTH120
+_NOT_ITS_OWN = (os.path.dirname(torch.__file__) + os.sep, CORE)  # noqa: PTH120
+
+
+@contextmanager
+def threads_started() -> Iterator[list[Place]]:
+    """Where, until the context ends, code starts threads that is neither torch's nor the core's."""
+    places: list[Place] = []
+    owner: Any = threading.Thread
+    start = owner.start
+
+    def started(thread: threading.Thread) -> None:
+        frame = _starter(sys._getframe(1))  # noqa: SLF001 - there is no other way to see who calls
+        if frame is not None and not frame.f_code.co_filename.startswith(_NOT_ITS_OWN):
+            place = place_of(frame.f_code.co_filename, frame.f_lineno)
+            if place is not None:
+                places.append(place)
+        start(thread)
+
+    owner.start = started
+    try:
+        yield places
+    finally:
+        owner.start = start
+
+
+def _starter(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is not of Python's own library, which starts threads for others."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_PYTHON) or file.startswith(_PACKAGES):
+            return frame
+        frame = frame.f_back
+    return None

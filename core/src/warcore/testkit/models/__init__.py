@@ -1,0 +1,1 @@
+"""Models under check, and what their outputs are held against."""

@@ -1,0 +1,112 @@
+"""A fresh interpreter that answers one question: whatever its answer does to it stays there."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from warcore.probe import run_child
+from warcore.testkit.outcome import Unproven
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PATIENCE: Final = 60.0
+"""Seconds that an answer may take where imports are the most of it."""
+
+# Until the search path is the asker's, nothing in the current directory can stand in for a module
+# of the standard library.
+_CHILD: Final = (
+    "import sys; sys.path[:] = filter(None, sys.path); import json; task = json.load(sys.stdin);"
+    "sys.path[:] = task['path'];"
+    "from warcore.testkit.packages.interpreter import answer; answer(task)"
+)
+
+_ENVIRONMENT: Final[dict[str, str]] = {}
+"""In which interpreters begin; empty: in this process's own."""
+
+
+def keep_environment() -> None:
+    """Let interpreters begin in the environment of this moment, whatever changes it later on.
+
+    Called before a plugin is loaded here: what its import sets would otherwise be there already
+    when a fresh interpreter watches it being set.
+    """
+    _ENVIRONMENT.update(os.environ)
+
+
+@attrs.frozen
+class Ended:
+    """How the interpreter ended, and what it answered."""
+
+    told: dict[str, Any] | None
+    """The answer; None if it ended without one."""
+    code: int | None
+    """Its exit status, negative for a signal; None if it was killed because it took too long."""
+    output: str
+    """What it wrote to standard output and standard error."""
+
+    @property
+    def how(self) -> str:
+        """How it ended without an answer, for people."""
+        last = next((line for line in reversed(self.output.splitlines()) if line.strip()), "")
+        words = f"; its last line was: {last.strip()[:200]}" if last else ""
+        if self.code is None:
+            return f"it did not end in time{words}"
+        if self.code < 0:
+            return f"the process ended with signal {-self.code}{words}"
+        return f"the process ended with exit code {self.code}{words}"
+
+
+def ask(function: str, task: Mapping[str, Any], seconds: float = PATIENCE) -> Ended:
+    """Call `function` (MODULE:NAME) with `task` in a new process with this one's search path.
+
+    task and the answer are dicts that JSON can carry. Standard output and standard error of the
+    process are one file, to which it writes without a buffer.
+    """
+    with TemporaryDirectory(prefix="warcore-ask-") as folder:
+        result, noise, given = (Path(folder, name) for name in ("result", "noise", "task"))
+        whole = {
+            **task,
+            "function": function,
+            "path": [str(Path(place).absolute()) for place in sys.path],
+            "result": str(result),
+        }
+        given.write_text(json.dumps(whole), encoding="utf-8")
+        code = _run(given, noise, seconds)
+        told = json.loads(result.read_bytes()) if result.exists() else None
+        return Ended(told, code, noise.read_text(encoding="utf-8", errors="replace"))
+
+
+def answered(function: str, task: Mapping[str, Any], seconds: float = PATIENCE) -> dict[str, Any]:
+    """The answer alone. Unproven if there is none."""
+    ended = ask(function, task, seconds)
+    if ended.told is None:
+        raise Unproven(ended.how)
+    return ended.told
+
+
+def _run(task: Path, noise: Path, seconds: float) -> int | None:
+    """The child's exit status; None if it had to be killed, with all that it started."""
+    with task.open("rb") as stdin, noise.open("ab") as output:
+        command = [sys.executable, "-u", "-c", _CHILD]
+        begin = _ENVIRONMENT or None
+        return run_child(command, seconds, stdin=stdin, stdout=output, stderr=output, env=begin)
+
+
+def answer(task: dict[str, Any]) -> None:
+    """The child's side: call the function, write its answer down, and end without any clean-up."""
+    module, _, name = task["function"].partition(":")
+    told = getattr(import_module(module), name)(task)
+    # Under its final name the answer is whole: a thread may end the process meanwhile.
+    part = Path(f"{task['result']}.part")
+    part.write_text(json.dumps(told), encoding="utf-8")
+    part.replace(task["result"])
+    os._exit(0)

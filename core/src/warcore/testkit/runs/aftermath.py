@@ -1,0 +1,123 @@
+"""Aftermath: what it means how the process of a check ended, and what it left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from warcore.testkit.access import Place
+from warcore.testkit.environment import TIMEOUT_VARIABLE
+from warcore.testkit.outcome import Failure, Outcome
+from warcore.testkit.packages.sources import is_home
+from warcore.testkit.runs.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from warcore.testkit.mishaps import Mishap
+
+_KEPT = 4000
+"""Characters of what a check printed that are kept: the last ones."""
+
+
+UNWRITTEN: Final = 74
+"""Exit code of a check whose outcome could not be written down: EX_IOERR."""
+
+
+class NotHere(Exception):
+    """A check or its plugin is not to be found by another process. The text says why."""
+
+
+@attrs.frozen
+class Ended:
+    """One check, run in a process of its own."""
+
+    verdict: Verdict
+    loaded: bool
+    """Whether the plugin was loaded; if not, no other check will fare better."""
+    output: str
+    """What it printed, the end of it."""
+    seconds: float
+
+
+def ended(task: dict[str, Any], code: int | None, took: float, *, died: bool) -> Ended:
+    """What a check has left in its folder, or what it means that it left nothing.
+
+    code: of its process; None: it was killed. died: whether the nursery did not survive it.
+    NotHere if the check or its plugin was not to be found.
+    """
+    output = _read(task, "noise", _KEPT)
+    result = _read(task, "result")
+    if result:
+        told = json.loads(result)
+        if "here" in told:
+            raise NotHere(told["here"])
+        return Ended(Verdict.of_plain(told["verdict"]), told["loaded"], output, took)
+    homes = _read(task, "homes")
+    loaded = bool(homes)
+    file = task["record"]["file"]
+    stacks = _read(task, "stacks")
+    place = _place(stacks, json.loads(homes) if homes else homes_around(file))
+    where = "" if place is None else str(place)
+    if code == UNWRITTEN:
+        why = "what came of it could not be written down: is there room on the disk?"
+        return Ended(Verdict(Outcome.UNPROVEN, why), True, output, took)
+    if died:
+        why = "it ended the kit's own process, from which the checks are started"
+    elif code is None and place is None and loaded:
+        why = f"it did not end within {task['seconds']:g} s ({TIMEOUT_VARIABLE}=SECONDS for more)"
+        return Ended(Verdict(Outcome.UNPROVEN, why, trace=stacks), loaded, output, took)
+    else:
+        why = _end(code, task["seconds"])
+    doing = "" if loaded else "while it was loaded, "
+    mishap: Mishap = "hung" if code is None and not died else "ended the process"
+    failure = Failure(task["rule"], f"{doing}{why}", where, mishap=mishap)
+    return Ended(Verdict(Outcome.FAILED, failure=failure, trace=stacks), loaded, output, took)
+
+
+def _end(code: int | None, seconds: float) -> str:
+    if code is None:
+        return f"it did not end within {seconds:g} s ({TIMEOUT_VARIABLE}=SECONDS for more)"
+    if code >= 0:
+        return f"it ended the process with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal has no name
+        name = f"signal {-code}"
+    return f"it ended the process with {name}"
+
+
+def _place(stacks: str, homes: Sequence[str]) -> Place | None:
+    """The plugin's innermost line in what faulthandler wrote, which has the innermost first."""
+    import linecache
+
+    for file, number in re.findall(r'^  File "(.*)", line (\d+) in ', stacks, re.MULTILINE):
+        if is_home(file, homes):
+            line = int(number)
+            return Place(file, line, linecache.getline(file, line).strip())
+    return None
+
+
+def homes_around(file: str | None) -> list[str]:
+    """The homes of a plugin that was not loaded, as far as its record tells."""
+    if file is None:
+        return []
+    path = Path(file)
+    return [str(path.parent if path.name == "__init__.py" else path)]
+
+
+def _read(task: dict[str, Any], name: str, kept: int | None = None) -> str:
+    """What is in a file, or the last `kept` bytes of it; empty if there is none."""
+    try:
+        with Path(task["folder"], name).open("rb") as file:
+            if kept is not None:
+                file.seek(max(os.fstat(file.fileno()).st_size - kept, 0))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

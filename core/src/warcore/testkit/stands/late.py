@@ -1,0 +1,239 @@
+"""Late accesses: what of the shared tables is touched after the declared end, and by whom."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+import torch
+
+from warcore.contract import ForwardMode, SharedReadEnds
+from warcore.device.operations import noting_origins
+from warcore.testkit.detectors.attribution import Attribution
+from warcore.testkit.detectors.elements import element, region, same
+from warcore.testkit.detectors.guard import PageGuard, supported
+from warcore.testkit.detectors.naming import Extent, Naming
+from warcore.testkit.outcome import Failure, Unproven
+from warcore.testkit.stands.claims import in_claims
+from warcore.testkit.stands.walk import cells_of, declared, stands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from warcore.batch import ForwardBatch
+    from warcore.device import Observer
+    from warcore.testkit.access import Access
+    from warcore.testkit.detectors.endingfence import End
+    from warcore.testkit.detectors.fault import Fault
+    from warcore.testkit.detectors.window import Window
+    from warcore.testkit.stands.cell import Cell
+    from warcore.testkit.stands.stand import Stand
+    from warcore.testkit.subject import Subject
+
+
+BASELINES = 3
+"""How often a step is run before what changes its output is told from what it does by itself."""
+
+
+def page_guard() -> PageGuard:
+    """A guard to enter; Unproven where it cannot work."""
+    why = supported()
+    if why is not None:
+        raise Unproven(why)
+    return PageGuard()
+
+
+def late_accesses(subject: Subject) -> Iterator[Failure]:
+    """A failure for each cell in which something is touched too late, and each line that does.
+
+    First the grid, then a few eager steps of every other shape that the backend says it serves.
+    """
+    shown: list[Failure] = []
+    # A replay's touches have the lines of its capture then.
+    with page_guard() as guard, noting_origins():
+        for stand in stands(subject, guard=guard):
+            window = guard.window("forward")
+            for cell in cells_of(subject, stand):
+                yield from _late_in(stand, cell, window, shown)
+        window = guard.window("forward")
+
+        def look(stand: Stand, cell: Cell) -> Iterator[Failure]:
+            return _late_in(stand, cell, window, shown)
+
+        yield from in_claims(subject, look, guard)
+
+
+def _late_in(stand: Stand, cell: Cell, window: Window, shown: list[Failure]) -> Iterator[Failure]:
+    """The late accesses of both steps of a cell, each line once.
+
+    shown: gets the first one that showed in an output; later ones need not.
+    """
+    lines: set[str] = set()
+    for batch in stand.steps(cell) if tells_an_end(stand, cell) else ():
+        claim = declared(stand, cell)
+        for late in late_access(stand, batch, window, claim, str(cell), shows=not shown):
+            if "poison" in late.seen_by:
+                shown.append(late)
+            if late.where not in lines:
+                lines.add(late.where)
+                yield late
+
+
+def tells_an_end(stand: Stand, cell: Cell) -> bool:
+    """Whether the static vote gives the steps of a cell an end: the others are coarse."""
+    ends = stand.scope.ends[cell.mode]
+    if cell.mode.is_prefill:
+        return cell.mode is ForwardMode.EXTEND and ends is SharedReadEnds.PRE_REPLAY
+    return ends is not SharedReadEnds.UNKNOWN
+
+
+def late_access(
+    stand: Stand,
+    batch: ForwardBatch,
+    window: Window,
+    claim: str,
+    cell: str,
+    *,
+    shows: bool = True,
+) -> list[Failure]:
+    """What a step touches after the end of its reads, each line once; none: nothing.
+
+    The page guard gives the verdict. The step is then run again: under attribution, which names
+    operation and line, and, with `shows`, with other tables from that end on, which may show in
+    the output.
+    """
+    faults = _closed(stand, batch, window)
+    if not faults:
+        return []
+    lines: dict[str, Failure] = {}
+    for access in _named(stand, batch, window) or [unnamed(faults[0])]:
+        where = str(access.place or "")
+        code = faults[0].code if not lines else ""
+        what = told(stand, access, "read later", "written later", code)
+        lines.setdefault(where, Failure(claim, what, where, _ordered(access), cell))
+    first, *others = lines.values()
+    with suppress(Unproven):
+        pattern = changed_by(stand, batch) if shows else None
+        if pattern is not None:
+            what = f"{first.observed}; the output changes with {pattern}"
+            first = attrs.evolve(first, observed=what, seen_by=(*first.seen_by, "poison"))
+    return [first, *others]
+
+
+def _ordered(access: Access) -> tuple[str, ...]:
+    """Its detectors: who gives the verdict first."""
+    return tuple(each for each in ("guard", "attribution") if each in access.seen_by)
+
+
+def _closed(stand: Stand, batch: ForwardBatch, window: Window) -> list[Fault]:
+    """Run a step with the readers' view closed from the declared end on."""
+    try:
+        stand.run(batch, window.close)
+    finally:
+        faults = window.open()
+    return faults
+
+
+def _named(stand: Stand, batch: ForwardBatch, window: Window) -> list[Access]:
+    """The touches after the declared end, in order, by operation and line.
+
+    The readers' view is closed again behind each call, so that the guard has seen every one: a call
+    that could have touched the tables and did not is not among them.
+    """
+    guard = window.guard
+    extents = {
+        name: Extent(str(guard.name_of(table)), [(0, table.nbytes)])
+        for name, table in stand.tables.named.items()
+    }
+    naming = Naming(extents, threading.current_thread().name)
+
+    def since() -> list[tuple[Fault, str]]:
+        found = guard.look()
+        if found:
+            window.rearm()
+        return [(fault, fault.phase) for fault in found]
+
+    def tell(access: Access) -> None:
+        if window.closed:
+            naming.told(access, since())
+
+    try:
+        watched(stand, batch, Attribution(stand.tables.named, tell), window.close)
+        return naming.finish(since())
+    finally:
+        window.open()
+
+
+def watched(stand: Stand, batch: ForwardBatch, watcher: Observer, end: End | None = None) -> None:
+    """Run a step that `watcher` hears of too; `end` is called at the declared end."""
+    with stand.watched_by(watcher):
+        stand.run(batch, end)
+
+
+def told(stand: Stand, access: Access, read: str, written: str, code: str = "") -> str:
+    """Which elements of the tables a touch was of, by what operation, in which phase.
+
+    code: the library that the guard has seen at it.
+    """
+    table = stand.tables.named[access.buffer]
+    done = written if access.kind == "write" else read
+    by = ": ".join(dict.fromkeys(filter(None, (code, access.operation)))) or "native code"
+    phase = f" in phase {access.phase}" if access.phase else ""
+    if access.place is None:
+        # The guard alone has seen it: it knows where a page was touched, not how far that went.
+        place = element(table, access.start)
+        return f"{access.buffer} was {done}, near {place}, by {by}{phase}"
+    which = region(access.buffer, table, access.start, access.stop)
+    return f"{which} was {done} by {by}{phase}"
+
+
+def unnamed(fault: Fault) -> Access:
+    """A touch that only the guard has seen."""
+    access = fault.access()
+    name = fault.buffer.partition("#")[0]
+    return attrs.evolve(access, buffer=name, operation=fault.code)
+
+
+def changed_by(stand: Stand, batch: ForwardBatch) -> str | None:
+    """With what the tables were overwritten at the declared end so that the output changed.
+
+    None: the output stays. Unproven if the same step twice gives different bits.
+    """
+    quiet, *again = (stand.run(batch)[0] for _ in range(BASELINES))
+    if not all(same(quiet, output) for output in again):
+        raise Unproven("the same step twice gives different bits")
+    for name, slots in _patterns(stand).items():
+        output, _ = stand.run_overwritten(batch, slots)
+        if not same(quiet, output):
+            return name
+    # Where the host cannot come between a replay's marker and the rest, the table stands for both.
+    if stand.tables.map is None or stand.one_launch:
+        return None
+    for name, slots in _map_patterns(stand).items():
+        output, _ = stand.run(batch, partial(stand.tables.write_map, slots))
+        if not same(quiet, output):
+            return name
+    return None
+
+
+def _map_patterns(stand: Stand) -> dict[str, torch.Tensor]:
+    """Maps to overwrite with: other valid slots, and the padding slot."""
+    assert stand.tables.map is not None
+    size = stand.shape.page_size
+    return {
+        "the map's pages in another order": stand.tables.map.roll(size),
+        "a map to the padding slot": torch.zeros_like(stand.tables.map),
+    }
+
+
+def _patterns(stand: Stand) -> dict[str, torch.Tensor]:
+    """Tables to overwrite with: other valid slots, the padding slot, and the last one."""
+    slots = stand.tables.slots
+    return {
+        "the rows in another order": slots.flip(0).roll(1, 0),
+        "the padding slot everywhere": torch.zeros_like(slots),
+        "the last slot everywhere": torch.full_like(slots, int(slots.max())),
+    }

@@ -1,0 +1,102 @@
+"""Wiring of a stand: what an engine gives a backend, a model runner and a graph runner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from warcore.backend import BackendContext
+from warcore.batch import Bucket
+from warcore.capturing import build_graph_runner, capture
+from warcore.contract import ForwardMode, GraphKind
+from warcore.device import EventRing
+from warcore.errors import blame
+from warcore.options import Chosen
+from warcore.runner import PublishingRunner
+from warcore.scope import EngineScope
+from warcore.statics import Statics
+from warcore.testkit.stands.cell import BUCKETS, CONTEXT, DRAFTED, ROWS
+from warcore.testkit.stands.recorders import Recording, RecordingSegments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from warcore.graphs import GraphRunner
+    from warcore.testkit.stands.stand import Stand
+
+CAPTURED = {
+    "target": (ForwardMode.DECODE, ForwardMode.TARGET_VERIFY, ForwardMode.EXTEND),
+    "draft": (ForwardMode.DRAFT_EXTEND,),
+}
+"""The modes that the model runner of each role captures, if its graph runner can."""
+
+
+def built_backend(stand: Stand, cls: Any, options: object) -> Any:
+    """A backend on the tables and the pool of a stand. Raises what it raises, by its name."""
+    statics = Statics(stand.device, stand.forward)
+    context = BackendContext(
+        spec=stand.spec,
+        max_batch=ROWS,
+        max_tokens=ROWS * CONTEXT,
+        shared=stand.tables.given,
+        kv=stand.kv,
+        graph=stand.graph,
+        options=cls.Options() if options is None else options,
+        static=statics.static,
+        stage=statics.stage,
+    )
+    with blame(f"backend {cls.__name__}", "__init__"):
+        return stand.forward.submit(cls, context).result()
+
+
+def model_runner(stand: Stand, role: str) -> PublishingRunner:
+    """Who runs the steps of a role."""
+    model: Any = stand.model
+    return PublishingRunner(
+        stand.device,
+        model,
+        stand.backend,
+        stand.scope,
+        EngineScope(),
+        ring=EventRing(stand.device),
+        role=role,
+    )
+
+
+def build_captures(stand: Stand, role: str, cls: type[GraphRunner] | None, options: object) -> None:
+    """Let a role's model runner capture. cls: the graph runner's; None: the kit's own."""
+    if stand.graph is GraphKind.NONE:
+        return
+    unbroken = stand.graph is GraphKind.UNBROKEN
+    named = cls or (Recording if unbroken else RecordingSegments)
+
+    def built(context: Any) -> GraphRunner:
+        stand.recorders.append(named(context))
+        return stand.recorders[-1]
+
+    runner = stand.runners[role]
+    buckets = sorted(_buckets(stand, role, named), key=lambda bucket: -bucket.tokens)
+    if buckets:
+        runner.buckets = tuple(buckets)
+        build_graph_runner(
+            Chosen(named.__name__, built, named.Options() if options is None else options),
+            runner,
+            device=stand.device,
+            forward=stand.forward,
+            spec=stand.spec,
+            statics=Statics(stand.device, stand.forward),
+        )
+        capture([runner], stand.forward)
+
+
+def _buckets(stand: Stand, role: str, cls: type[GraphRunner]) -> Iterator[Bucket]:
+    for mode in CAPTURED[role]:
+        if mode not in cls.modes:
+            continue
+        width = 1 if mode is ForwardMode.DECODE else DRAFTED
+        shapes = [(rows, rows * width) for rows in BUCKETS]
+        for rows, tokens in [(1, 8)] if mode is ForwardMode.EXTEND else shapes:
+            lens = (tokens // rows,) * rows
+            batch = stand.batch(mode, list(range(1, rows + 1)), (0,) * rows, lens)
+            key = stand.backend.graph_key(batch)
+            if key is not None:
+                yield Bucket(mode, rows, tokens, CONTEXT, key)
