@@ -110,6 +110,16 @@ def test_the_tree_keeps_the_rule(rule):
     assert list(RULES[rule](ROOT)) == []
 
 
+def test_the_kit_has_floors_of_its_own(workspace):
+    detector = workspace / "core/src/warcore/testkit/detectors/guard.py"
+    _write(detector, "def f():\n    from warcore.testkit.runs.check import x\n")
+    (found,) = RULES["floors"](workspace)
+    assert "guard.py:2: detectors (floor 1) imports runs (floor 4)" in found
+    _write(detector, "from warcore.testkit.runs import x\n")
+    (found,) = RULES["floors"](workspace)
+    assert "guard.py:1: detectors (floor 1) imports runs (floor 4)" in found
+
+
 def test_weights_of_a_plugin_may_be_larger_within_limits(workspace):
     head = workspace / "plugins/spec_algos/mine/src/mine/heads/small.safetensors"
     _write(head, "x" * 10_000_000)
