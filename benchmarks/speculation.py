@@ -92,6 +92,14 @@ class Case:
         return mean(lengths) if lengths else None
 
 
+def wish(text: str) -> str:
+    """NAME[:K[:T]]. ValueError for anything else."""
+    name, *counts = text.split(":")
+    if not name or len(counts) > 2 or not all(count.isdecimal() for count in counts):
+        raise ValueError(text)
+    return text
+
+
 def speculation_of(wish: str) -> dict[str, Any]:
     """What NAME[:K[:T]] asks of an engine."""
     name, *counts = wish.split(":")
@@ -152,7 +160,7 @@ def installed() -> list[str]:
 
 def main() -> None:
     parser = arguments(__doc__, rounds=3)
-    parser.add_argument("--algo", nargs="+", help="which, NAME[:K[:T]] (default: all installed)")
+    parser.add_argument("--algo", nargs="+", type=wish, help="which (default: all, and a tree)")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--new-tokens", type=int, default=96)
     given = parse(parser)

@@ -122,7 +122,7 @@ def _annotation(annotation: Any) -> str:
 def _plain(default: Any) -> str:
     """A default as it would be typed; a word in its place where it prints an address or a set."""
     if default is attrs.NOTHING:
-        return "..."  # one that is made for each object
+        return "a Factory"  # what attrs calls an argument that has one
     if isinstance(default, enum.Enum):
         return f"{type(default).__name__}.{default.name}"
     if isinstance(default, frozenset | set):

@@ -122,12 +122,15 @@ def test_concepts_explains_every_reason_of_the_fence():
 
 
 def test_the_architecture_has_every_module_of_the_core_on_its_floor():
-    from tree_rules.floors import FLOORS
+    from tree_rules.floors import FLOORS, KIT_FLOORS
 
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d) \| (.*?) \|", text, flags=re.MULTILINE)
-    for number, names in rows:
-        rooms = set(re.findall(r"`(\w+)(?:\.py|/)`", names))
-        there = {p.name.removesuffix(".py") for p in (ROOT / "core/src/warcore").iterdir()}
-        assert rooms == set(FLOORS[int(number)].split()) & there
-    assert len(rows) == len(FLOORS)
+    core, kit = text.split("### The floors of the test kit")
+    source = ROOT / "core/src/warcore"
+    for part, floors, home in ((core, FLOORS, source), (kit, KIT_FLOORS, source / "testkit")):
+        rows = re.findall(r"^\| (\d) \| (.*?) \|", part, flags=re.MULTILINE)
+        there = {path.name.removesuffix(".py") for path in home.iterdir()}
+        for number, names in rows:
+            rooms = set(re.findall(r"`(\w+)(?:\.py|/)`", names))
+            assert rooms == set(floors[int(number)].split()) & there
+        assert len(rows) == len(floors)

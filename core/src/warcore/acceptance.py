@@ -80,7 +80,8 @@ def _down_tree(
     batch, width = depths.shape
     refused = (tokens != wanted.gather(1, parents)) | ~allowed
     refused = torch.nn.functional.pad(refused, (1, 0))
-    stands = ~(sees & refused[:, None]).any(2)
+    # What does not descend from the token before the draft follows nothing that was said.
+    stands = sees[:, :, 0] & ~(sees & refused[:, None]).any(2)
     nodes = torch.arange(width, device=wanted.device).expand(batch, width)
     # Of several that are as deep (siblings of one token), the first.
     last = torch.where(stands, depths * width - nodes, -1).argmax(1, keepdim=True)
@@ -99,12 +100,12 @@ def ancestry(parents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     import torch
 
     batch, drafted = parents.shape
-    steps = torch.eye(drafted + 1, device=parents.device).repeat(batch, 1, 1)
-    steps[:, 1:].scatter_(2, parents[:, :, None], 1.0)
-    # Each product doubles how far up a node sees.
-    for _ in range((drafted - 1).bit_length()):
-        steps = torch.bmm(steps, steps).clamp(max=1)
-    sees = steps > 0
+    sees = torch.eye(drafted + 1, dtype=torch.bool, device=parents.device).repeat(batch, 1, 1)
+    above = torch.nn.functional.pad(parents, (1, 0))
+    # Each round doubles how far up a node sees.
+    for _ in range(drafted.bit_length()):
+        sees |= sees.gather(1, above[:, :, None].expand_as(sees))
+        above = above.gather(1, above)
     return sees.sum(2) - 1, sees
 
 

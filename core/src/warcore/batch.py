@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from warcore.contract import ForwardMode
 from warcore.errors import WiringError
 
 if TYPE_CHECKING:
     import torch
-
-    from warcore.contract import ForwardMode
 
 
 @attrs.frozen(cache_hash=True)
@@ -46,6 +45,10 @@ class Bucket:
     def __str__(self) -> str:
         what = self.mode.value.replace("_", " ")
         return f"{what} of {self.rows} x {self.tokens // self.rows} up to {self.max_seq_len}"
+
+
+def _most_tokens(batch: ForwardBatch) -> int:
+    return 1 if batch.mode is ForwardMode.DECODE else batch.padded_tokens
 
 
 @attrs.frozen(eq=False)
@@ -91,9 +94,7 @@ class ForwardBatch:
     ahead: torch.Tensor | None = None
     """[B, N] i64, the KV slots of each request's positions from its token's on; in the batches of
     a draft only."""
-    max_q_len: int = attrs.field(
-        default=attrs.Factory(lambda batch: _most_tokens(batch), takes_self=True)  # noqa: PLW0108
-    )
+    max_q_len: int = attrs.field(default=attrs.Factory(_most_tokens, takes_self=True))
     """Host upper bound of any request's tokens in this step; where nobody says less, 1 in DECODE
     and else T."""
 
@@ -116,7 +117,3 @@ class ForwardBatch:
             max_seq_len=self.max_seq_len + 1,
             ahead=self.ahead[:, 1:],
         )
-
-
-def _most_tokens(batch: ForwardBatch) -> int:
-    return 1 if batch.mode.value == "decode" else batch.padded_tokens

@@ -110,6 +110,12 @@ class PublishingRunner(ModelRunner):
 
     def execute(self, batch: ForwardBatch) -> Output:
         """As `ModelRunner.execute` has it."""
+        if batch.padded_tokens > batch.padded_size * batch.max_q_len:
+            raise WiringError(
+                f"a {self.role} {batch.mode.name} batch has {batch.padded_tokens} tokens, and says "
+                f"that none of its {batch.padded_size} requests has more than {batch.max_q_len}",
+                next="set max_q_len where a batch is made of another one",
+            )
         if self._comes_too_late():
             raise WiringError(
                 f"a {self.role} {batch.mode.name} phase would read shared buffers after the phase "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from parts import TABLES, Logging, LoggingDevice, LoggingFence, Silent, batch_of, held, runner_of
 
@@ -71,6 +72,19 @@ def test_a_phase_after_the_settling_one_is_an_error_before_it_reads():
         log.clear()
         with pytest.raises(WiringError, match="would read shared buffers after the phase"):
             stream.submit(runner.execute, batch_of(ForwardMode.TARGET_VERIFY)).result()
+    assert log == []
+
+
+def test_more_tokens_than_a_batch_says_are_an_error_before_anything_reads():
+    log = []
+    decode = batch_of(ForwardMode.DECODE, size=2)
+    verify = batch_of(ForwardMode.TARGET_VERIFY, size=2, tokens=3)
+    stale = attrs.evolve(verify, max_q_len=decode.max_q_len)
+    with LoggingDevice(log) as device:
+        runner = runner_of(device, Logging(log))
+        stream = device.stream("forward")
+        with pytest.raises(WiringError, match="6 tokens, and says that none of its 2 requests has"):
+            stream.submit(runner.execute, stale).result()
     assert log == []
 
 

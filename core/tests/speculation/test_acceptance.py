@@ -74,6 +74,11 @@ def test_of_siblings_that_are_the_same_token_the_deepest_branch_stands_then_the_
     assert judged([[1, 5, 3, 4]], [[1, 1, 2]], [[0, 0, 2]]) == [([1, 5], [0, 1])]
 
 
+@pytest.mark.parametrize("parents", [[1, 1], [2, 1]], ids=["its own parent", "in a circle"])
+def test_what_does_not_descend_from_the_token_before_the_draft_cannot_stand(parents):
+    assert judged([[5, 1, 1]], [[1, 1]], [parents]) == [([5], [0])]
+
+
 def drawn_tree(seed, nodes):
     draws = random.Random(seed)
     return [draws.randrange(node) for node in range(1, nodes)]

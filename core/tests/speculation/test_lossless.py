@@ -253,6 +253,27 @@ def test_the_plan_says_that_a_draft_extend_settles_and_how(backend, settles):
     )
 
 
+class Bounded(RowMajor):
+    """Notes what a batch says of its requests' tokens."""
+
+    seen = None
+
+    def init_forward_metadata_in_graph(self, batch):
+        super().init_forward_metadata_in_graph(batch)
+        counts = (batch.q_start[1:] - batch.q_start[:-1]).tolist()
+        Bounded.seen.add((batch.mode, batch.max_q_len, max(counts)))
+
+
+@pytest.mark.parametrize("cls", [Wrong, Half], ids=lambda cls: cls.__name__)
+def test_each_batch_says_how_many_tokens_its_longest_request_has(cls, monkeypatch):
+    monkeypatch.setattr(Bounded, "seen", set())
+    with engine(context_length=48, spec_algo=cls, spec_tokens=3, backend=Bounded) as running:
+        told(running)
+    for mode, said, longest in Bounded.seen:
+        assert said == (longest if mode.is_prefill else {ForwardMode.DECODE: 1}.get(mode, 4))
+    assert ForwardMode.TARGET_VERIFY in {mode for mode, *_ in Bounded.seen}
+
+
 # ---- what is refused -----------------------------------------------------------------------------
 
 

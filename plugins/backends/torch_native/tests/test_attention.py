@@ -217,6 +217,7 @@ class Case:
             positions=positions.to(on),
             out_slots=out_slots.to(on),
             max_seq_len=max(seq_lens),
+            max_q_len=max(self.lens),
             extend_lens=self.lens if self.mode in PREFILL else (),
             tree_mask=self._tree_mask().to(on) if self.tree else None,
         )

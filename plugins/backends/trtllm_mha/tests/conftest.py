@@ -270,6 +270,7 @@ class Paged:
             positions=positions.to(self.device),
             out_slots=out_slots.to(self.device),
             max_seq_len=max(self.seq_lens),
+            max_q_len=max(self.lens),
             extend_lens=self.lens if self.mode in self.PREFILL else (),
             tree_mask=self._tree_mask() if self.tree else None,
         )

@@ -184,13 +184,14 @@ def test_the_host_gives_bounds_that_a_replay_may_fill(paged, flashinfer, mode):
     case = paged.ragged(mode, **HALF, kernels="auto", tree=False, padded=True)
     tokens, rows = case.batch.padded_tokens, case.batch.padded_size
     bucket = Bucket(mode, rows, tokens, max_seq_len=case.width)
-    case.batch = attrs.evolve(case.batch, bucket=bucket, max_seq_len=case.width)
+    most = {"max_seq_len": case.width, "max_q_len": max(case.lens) + 1}
+    case.batch = attrs.evolve(case.batch, bucket=bucket, **most)
     case.check()
     ((name, given),) = flashinfer.calls
     if name == DECODES:
         assert given["max_seq_len"] == case.width
     else:
-        assert (given["max_q_len"], given["max_kv_len"]) == (tokens, case.width)
+        assert (given["max_q_len"], given["max_kv_len"]) == (max(case.lens) + 1, case.width)
 
 
 def test_an_eager_prefill_says_how_long_its_longest_is(paged, flashinfer):

@@ -1,4 +1,4 @@
-"""The source files of a plugin's package, and what they import."""
+"""The source files of a plugin's package, what they import, and whose code a file is."""
 
 from __future__ import annotations
 

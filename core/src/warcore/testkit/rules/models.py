@@ -215,8 +215,9 @@ def forward_never_waits(subject: Subject) -> None:
     One such question in each step held up SGLang's scheduler until the device had come so far
     (#31468, #29075): the overlap was gone, and inside a graph it cannot be captured at all.
 
-    Take sizes from shapes and from the batch's host numbers (`padded_tokens`, `max_seq_len`); use
-    `torch.where` or `index_select` in place of boolean indexing, `.item()` and `.tolist()`.
+    Take sizes from shapes and from the batch's host numbers (`padded_tokens`, `max_seq_len`,
+    `max_q_len`); use `torch.where` or `index_select` in place of boolean indexing, `.item()` and
+    `.tolist()`.
     """
     it = loaded(subject)
     waits = Waits(Path(type(it.model).forward.__code__.co_filename).parent)

@@ -35,6 +35,12 @@ def head_of(ctx: SpecContext, named: str | None) -> DraftHead:
     if reasons:
         which = "the head that ships" if named is None else f"the head {named}"
         raise _refusal(f"{which} is not one for {info.name}:", reasons, info)
+    known = weights.sizes.draft_vocab
+    if ctx.spec.topk > known:
+        raise WiringError(
+            f"spec_algo:eagle: {ctx.spec.topk} alternatives of a head that knows {known} tokens",
+            next=f"--spec-topk {known} or less",
+        )
     return DraftHead(weights, ctx.model, device=ctx.spec.device, dtype=ctx.spec.dtype)
 
 
@@ -59,9 +65,6 @@ def _refusal(what: str, reasons: Sequence[str], info: ModelInfo) -> WiringError:
 
 def _reasons(ctx: SpecContext, weights: HeadWeights) -> list[str]:
     reasons = weights.sizes.mismatches(ctx.spec.target)
-    topk, vocab = ctx.spec.topk, weights.sizes.draft_vocab
-    if topk > vocab:
-        reasons.append(f"{topk} alternatives are asked of it, and it knows {vocab} tokens")
     if ctx.model.embedding is None:
         reasons.append("it shares the target's embedding, and the target shows none")
     if ctx.model.unembedding is None and not weights.sizes.own_rows:
