@@ -140,10 +140,9 @@ def test_more_alternatives_than_the_head_knows_tokens_are_refused(tmp_path):
     head = tmp_path / "head.safetensors"
     write_head(head, untrained(attrs.evolve(TINY, draft_vocab=4), seed=1), {})
     tree = {"spec_tokens": 6, "spec_topk": 5}
-    with pytest.raises(
-        WiringError, match="5 alternatives of a head that knows 4 tokens.*\n.*topk 4"
-    ):
+    with pytest.raises(WiringError, match="5 alternatives of a head that knows 4 tok") as raised:
         served(LONG, spec_algo="eagle", options={"eagle.head": str(head)}, **tree)
+    assert raised.value.next == "--spec-topk 4 or less"
 
 
 def _without(weights, name):
