@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from warcore.errors import WarcoreError
-from warcore.testkit import Observation, mark, moving, observe, observing
+from warcore.testkit import Observation, mark, observe, observing
+from warcore.testkit.detectors import moving
 from warcore.testkit.detectors.faults import fault_handler
 from warcore.testkit.detectors.guard import supported
 
