@@ -44,11 +44,14 @@ def accept(
     allowed: torch.Tensor,
     sampling: SamplingBatch,
     places: torch.Tensor,
+    *,
+    sees: torch.Tensor | None = None,
 ) -> Stand:
     """Judge a draft by the target's logits [B, K + 1, vocab], one for each node.
 
     allowed: [B, K] bool, which drafted tokens may stand at all. places: [B, K + 1], where in the
-    sequence the token after each node stands. On the current stream, without a host sync.
+    sequence the token after each node stands. sees: of a tree, what `ancestry` says. On the current
+    stream, without a host sync.
     """
     if draft.probs is not None and sampling.temperature is not None:
         return _by_rejection(logits, draft, allowed, sampling, places)
@@ -58,7 +61,8 @@ def accept(
     ).view(batch, nodes)
     if draft.parents is None:
         return _along_chain(wanted, draft.tokens, allowed)
-    return _down_tree(wanted, draft.tokens, draft.parents, allowed)
+    assert sees is not None
+    return _down_tree(wanted, draft, allowed, sees)
 
 
 def _along_chain(wanted: torch.Tensor, tokens: torch.Tensor, allowed: torch.Tensor) -> Stand:
@@ -71,14 +75,15 @@ def _along_chain(wanted: torch.Tensor, tokens: torch.Tensor, allowed: torch.Tens
 
 
 def _down_tree(
-    wanted: torch.Tensor, tokens: torch.Tensor, parents: torch.Tensor, allowed: torch.Tensor
+    wanted: torch.Tensor, draft: Draft, allowed: torch.Tensor, sees: torch.Tensor
 ) -> Stand:
     """A node stands if it and all that it descends from are wanted; the deepest one is the end."""
     import torch
 
-    depths, sees = ancestry(parents)
+    assert draft.parents is not None
+    depths = sees.sum(2) - 1
     batch, width = depths.shape
-    refused = (tokens != wanted.gather(1, parents)) | ~allowed
+    refused = (draft.tokens != wanted.gather(1, draft.parents)) | ~allowed
     refused = torch.nn.functional.pad(refused, (1, 0))
     # What does not descend from the token before the draft follows nothing that was said.
     stands = sees[:, :, 0] & ~(sees & refused[:, None]).any(2)
@@ -89,7 +94,7 @@ def _down_tree(
     path = torch.arange(width + 1, device=wanted.device).repeat(batch, 1)
     path.scatter_(1, torch.where(on_path, depths, width), nodes)
     depth = depths.gather(1, last).squeeze(1)
-    return _stand(path[:, :width], depth, tokens, wanted.gather(1, last).squeeze(1))
+    return _stand(path[:, :width], depth, draft.tokens, wanted.gather(1, last).squeeze(1))
 
 
 def ancestry(parents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

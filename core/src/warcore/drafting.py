@@ -97,7 +97,9 @@ class Drafting:
         output = self._target.execute(verify)
         self._device.phase("accept")
         logits = output.logits.view(batch.padded_size, self.num_tokens + 1, -1)
-        stand = accept(logits, draft, allowed, sampling, places + 1)
+        mask = verify.tree_mask
+        sees = None if mask is None else mask.view(*logits.shape[:2], -1)
+        stand = accept(logits, draft, allowed, sampling, places + 1, sees=sees)
         if self._tree:
             self._compact(batch.ahead, swa, stand)
         relay.publish(

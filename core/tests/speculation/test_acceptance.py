@@ -8,8 +8,8 @@ import random
 import pytest
 import torch
 
-from warcore import Draft
-from warcore.acceptance import accept, ancestry
+from warcore import Draft, acceptance
+from warcore.acceptance import ancestry
 from warcore.sampling import SamplingBatch, sample
 
 V = 6
@@ -22,6 +22,12 @@ def logits_of(wanted):
 
 def places(batch, nodes):
     return torch.arange(nodes).expand(batch, nodes)
+
+
+def accept(logits, draft, allowed, sampling, places):
+    """What stands of a draft, with its ancestry."""
+    sees = None if draft.parents is None else ancestry(draft.parents)[1]
+    return acceptance.accept(logits, draft, allowed, sampling, places, sees=sees)
 
 
 def judged(wanted, tokens, parents=None, allowed=None):
