@@ -59,7 +59,6 @@ class Batching:
             positions=positions,
             out_slots=self._slots(rows, positions) if ahead is None else ahead[:, 0],
             max_seq_len=launch.max_seq_len - self._drafted,
-            max_q_len=1,
             ahead=ahead,
         )
 
