@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import torch
@@ -28,13 +28,17 @@ if TYPE_CHECKING:
     from warcore_spec_eagle.train.texts import Text
 
 
+PROMPTS: Final = "0:3158"
+"""All that there are."""
+
+
 @attrs.frozen
 class Recipe:
     """Everything that a head follows from."""
 
     writing: Writing
     learning: Learning
-    prompts: str = "0:3158"
+    prompts: str = PROMPTS
     """FROM:TO, or several with commas: which of the prompts are learnt from."""
     held_out: int = 48
     """Prompts whose texts are foreseen, not learnt."""
@@ -144,7 +148,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", help="the target (smollm2; with --quick: random:tiny)")
     parser.add_argument("--folder", type=Path, default=Path("eagle-head"), help="where all goes")
     parser.add_argument("--quick", action="store_true", help="a small run, to see that it works")
-    parser.add_argument("--prompts", default="0:3158", help="FROM:TO,...: which to learn from")
+    parser.add_argument("--prompts", default=PROMPTS, help="FROM:TO,...: which to learn from")
     parser.add_argument("--epochs", type=int, default=Learning().epochs)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
