@@ -92,7 +92,7 @@ class Case:
         return mean(lengths) if lengths else None
 
 
-def wish(text: str) -> str:
+def well_formed(text: str) -> str:
     """NAME[:K[:T]]. ValueError for anything else."""
     name, *counts = text.split(":")
     if not name or len(counts) > 2 or not all(count.isdecimal() for count in counts):
@@ -160,7 +160,7 @@ def installed() -> list[str]:
 
 def main() -> None:
     parser = arguments(__doc__, rounds=3)
-    parser.add_argument("--algo", nargs="+", type=wish, help="which (default: all, and a tree)")
+    parser.add_argument("--algo", nargs="+", type=well_formed, help="default: all, and a tree")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--new-tokens", type=int, default=96)
     given = parse(parser)
