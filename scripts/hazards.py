@@ -213,6 +213,16 @@ HAZARDS: Final = (
         ),
     ),
     Hazard(
+        "kept",
+        "The first step of a request looks its rows up. The steps after it go by what was found "
+        "then, though the schedule stream has written new pages into the table before each.",
+        _late(
+            "Metadata that are kept while the rows are the same",
+            plugins.Keeps,
+            says="the pages are of an earlier step",
+        ),
+    ),
+    Hazard(
         "host-read",
         "Above, the host waits in each launch until the forward is done, and the forward stream "
         "idles while the next step is prepared. Below, it never idles.",

@@ -54,6 +54,7 @@ def _most_tokens(batch: ForwardBatch) -> int:
 @attrs.frozen(eq=False)
 class ForwardBatch:
     """One step as a model and a backend see it. PRIVATE to the step: copies, no request inside.
+    The core wrote its tensors, and reads some of them when the forward is over: nobody else writes.
 
     B requests and T tokens, padding included; equal to the live counts when the step is eager.
     Padding rows point at row 0 and slot 0, which hold no request's data; they come after the live

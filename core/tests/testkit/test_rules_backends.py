@@ -33,6 +33,7 @@ MINE = {
     "warcore.testkit.rules.backend_memory",
     "warcore.testkit.rules.backend_rows",
     "warcore.testkit.rules.backend_snapshots",
+    "warcore.testkit.rules.backend_tables",
 }
 """Engines and devices have tests of their own."""
 HELD = [check for check in CHECKS.values() if check.run.__module__ in MINE]

@@ -192,6 +192,24 @@ class Stand:
         if rows:
             self.run(self.batch(ForwardMode.EXTEND, rows, (0,) * len(rows), lens))
 
+    def move_pages(self) -> None:
+        """Give every row other pages, which hold what its own held.
+
+        So it is to whoever is handed a row when its request has ended and the next one has it.
+        """
+        layers = range(len(self.kv))
+        before = [self._pages_in(layer) for layer in layers]
+        self.tables.move()
+        for layer, old in zip(layers, before, strict=True):
+            new = self._pages_in(layer)
+            for memory in self.kv[layer].values():
+                memory[new] = memory[old]
+
+    def _pages_in(self, layer: int) -> torch.Tensor:
+        """The page of each page of each row in the pool of a layer."""
+        size = self.shape.page_size
+        return (self.tables.slots_in(layer)[1:, ::size] // size).flatten()
+
     def steps(self, cell: Cell) -> list[ForwardBatch]:
         """The step of a cell, and the one after it."""
         rows = [place + 1 for place in range(len(cell.lens))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from warcore.device import Device, Stream
     from warcore.shared import SharedTables
     from warcore.testkit.stands.cell import Shape
+
+MOVED: Final = 3
+"""By how many pages of its row, and over its end, each page moves: no multiple of a row."""
 
 
 class Tables:
@@ -80,6 +83,17 @@ class Tables:
         with torch.inference_mode():
             self._shared.map_writer.copy_(slots)
 
+    def move(self) -> None:
+        """Every row is given the pages that another had, and every page another of the window pool.
+
+        What lay in the pages stays where it was: see `Stand.move_pages`.
+        """
+        self.slots[1:] = _rolled(self.slots[1:], self._shape.page_size, by=MOVED)
+        self.write(self.slots)
+        if self.map is not None:
+            size = self._shape.page_size
+            self.map[size:] = _rolled(self.map[size:], size, by=1)
+
     def slots_in(self, layer: int) -> torch.Tensor:
         """[rows + 1, context] i64: the slot of each position in the pool of a layer."""
         if self.map is None or self._shape.windows[layer] is None:
@@ -97,3 +111,8 @@ class Tables:
             behind = max(first - longest + 1, 0) // size * size
             made[self.slots[row, :behind:size] // size] = torch.arange(size)
         return made.flatten()
+
+
+def _rolled(slots: torch.Tensor, page_size: int, *, by: int) -> torch.Tensor:
+    """The same pages, each `by` places further."""
+    return slots.reshape(-1, page_size).roll(by, 0).view_as(slots)
