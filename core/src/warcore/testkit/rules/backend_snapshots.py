@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 from warcore.contract import SharedReadEnds
@@ -18,6 +18,7 @@ from warcore.testkit.stands.snapshots import (
     HOOK,
     Asked,
     Breaking,
+    claimed_stands,
     has_snapshot,
     prefill_stands,
     prefills,
@@ -25,6 +26,8 @@ from warcore.testkit.stands.snapshots import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from warcore.batch import ForwardBatch
     from warcore.testkit.stands.stand import Stand
     from warcore.testkit.subject import Subject
@@ -165,11 +168,14 @@ def snapshot_is_true(subject: Subject) -> None:
     asked = Asked()
     cls = asked.watching(subject.cls)
     if supported() is not None:
-        _overwritten(subject, cls, asked)
+        everywhere = chain(prefill_stands(subject, cls), claimed_stands(subject, cls))
+        _overwritten(subject, everywhere, asked)
         return
     found: list[Failure] = []
     with PageGuard() as guard:
-        for stand in prefill_stands(subject, cls, guard):
+        for stand in chain(
+            prefill_stands(subject, cls, guard), claimed_stands(subject, cls, guard)
+        ):
             window = guard.window("forward")
             for cell, batch in prefills(subject, stand):
                 asked.told.clear()
@@ -179,11 +185,11 @@ def snapshot_is_true(subject: Subject) -> None:
                     found += late_access(stand, batch, window, claim, cell)
     if found:
         raise Refuted(by_line(found))
-    _overwritten(subject, cls, asked)
+    _overwritten(subject, prefill_stands(subject, cls), asked)
 
 
-def _overwritten(subject: Subject, cls: Any, asked: Asked) -> None:
-    for stand in prefill_stands(subject, cls):
+def _overwritten(subject: Subject, on: Iterable[Stand], asked: Asked) -> None:
+    for stand in on:
         for cell, batch in prefills(subject, stand):
             asked.told.clear()
             stand.run(batch)

@@ -19,7 +19,7 @@ BUCKETS = (2, 4)
 ROWS = BUCKETS[-1] + 1
 """The largest batch."""
 CONTEXT = 64
-"""Tokens that a row holds."""
+"""Tokens that a row holds; of a shape of longer requests, as many as those have."""
 
 
 @attrs.frozen
@@ -36,13 +36,26 @@ class Shape:
     tree: bool = False
     max_context: int = CONTEXT
     """Tokens that a request may have."""
+    buckets: tuple[int, ...] = BUCKETS
+    """Batch sizes that are captured, ascending; the largest batch is one more."""
+
+    @property
+    def rows(self) -> int:
+        """The largest batch."""
+        return self.buckets[-1] + 1
+
+    @property
+    def context(self) -> int:
+        """Tokens that a row of the tables holds."""
+        return max(self.max_context, CONTEXT)
 
     def __str__(self) -> str:
         windowed = "-windows" if any(self.windows) else ""
         tree = "-tree" if self.tree else ""
         heads = f"h{self.q_heads}over{self.kv_heads}x{self.head_dim}"
         context = "" if self.max_context == CONTEXT else f"-context{self.max_context}"
-        return f"{heads}-page{self.page_size}-{self.dtype}{windowed}{tree}{context}"
+        rows = "" if self.rows == ROWS else f"-rows{self.rows}"
+        return f"{heads}-page{self.page_size}-{self.dtype}{windowed}{tree}{context}{rows}"
 
 
 @attrs.frozen

@@ -16,7 +16,6 @@ from warcore.testkit.detectors.endingfence import EndingFence
 from warcore.testkit.detectors.several import Several
 from warcore.testkit.outcome import Unproven
 from warcore.testkit.stands.attending import Attending
-from warcore.testkit.stands.cell import ROWS
 from warcore.testkit.stands.inorder import Captured, Held
 from warcore.testkit.stands.memory import spec_of, unowned_pool
 from warcore.testkit.stands.standwiring import CAPTURED, build_captures, built_backend, model_runner
@@ -75,7 +74,7 @@ class Stand:
         self.graph = graph
         self.schedule = self.device.stream("schedule")
         self.forward = self.device.stream("forward")
-        self.model = Attending(shape, ROWS, self.device.torch_device, self.device.phase)
+        self.model = Attending(shape, self.device.torch_device, self.device.phase)
         self.tables = Tables(
             self.device, self.schedule, shape, mapped=any(shape.windows) and cls.window_pool
         )
@@ -86,7 +85,7 @@ class Stand:
         self.tables.write(self.tables.slots)
         self.spec = spec_of(shape, self.device.torch_device)
         width = self.tables.table.shape[1]
-        self.kv = unowned_pool(cls, self.spec, len(self.model.layers), ROWS, width)
+        self.kv = unowned_pool(cls, self.spec, len(self.model.layers), shape.rows, width)
         self.backend = built_backend(self, cls, options)
         self.scope = read_scope(cls.__name__, self.backend)
         self.recorders: list[GraphRunner] = []

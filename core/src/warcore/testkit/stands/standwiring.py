@@ -14,7 +14,7 @@ from warcore.options import Chosen
 from warcore.runner import PublishingRunner
 from warcore.scope import EngineScope
 from warcore.statics import Statics
-from warcore.testkit.stands.cell import BUCKETS, CONTEXT, DRAFTED, ROWS
+from warcore.testkit.stands.cell import DRAFTED
 from warcore.testkit.stands.recorders import Recording, RecordingSegments
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def built_backend(stand: Stand, cls: Any, options: object) -> Any:
     statics = Statics(stand.device, stand.forward)
     context = BackendContext(
         spec=stand.spec,
-        max_batch=ROWS,
-        max_tokens=ROWS * CONTEXT,
+        max_batch=stand.shape.rows,
+        max_tokens=stand.shape.rows * stand.shape.context,
         shared=stand.tables.given,
         kv=stand.kv,
         graph=stand.graph,
@@ -93,10 +93,10 @@ def _buckets(stand: Stand, role: str, cls: type[GraphRunner]) -> Iterator[Bucket
         if mode not in cls.modes:
             continue
         width = 1 if mode is ForwardMode.DECODE else DRAFTED
-        shapes = [(rows, rows * width) for rows in BUCKETS]
+        shapes = [(rows, rows * width) for rows in stand.shape.buckets]
         for rows, tokens in [(1, 8)] if mode is ForwardMode.EXTEND else shapes:
             lens = (tokens // rows,) * rows
             batch = stand.batch(mode, list(range(1, rows + 1)), (0,) * rows, lens)
             key = stand.backend.graph_key(batch)
             if key is not None:
-                yield Bucket(mode, rows, tokens, CONTEXT, key)
+                yield Bucket(mode, rows, tokens, stand.shape.context, key)
