@@ -16,7 +16,7 @@ from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.packages.definitions import definition, judged
 from warcore.testkit.runs.check import check
 from warcore.testkit.stands.cell import shapes
-from warcore.testkit.stands.claims import claims, few_steps, servable_of, walked
+from warcore.testkit.stands.claims import claimed, claims, few_steps, servable_of, walked
 from warcore.testkit.stands.memory import spec_of
 from warcore.testkit.stands.owing import compare
 from warcore.testkit.stands.walk import new_stand, quiet_torch
@@ -24,7 +24,6 @@ from warcore.testkit.stands.walk import new_stand, quiet_torch
 if TYPE_CHECKING:
     from warcore.backend import AttentionSpec
     from warcore.testkit.stands.cell import Shape
-    from warcore.testkit.stands.stand import Stand
     from warcore.testkit.subject import Subject
 
 
@@ -147,22 +146,26 @@ def serves(subject: Subject) -> None:
     Refuse in `why_not` what no test of yours computes.
     """
     served = 0
-    for shape in servable_of(subject, claims(subject)):
+    for shape, graph in claimed(subject, claims(subject)):
         if not subject.wants(shape):
             continue
         served += 1
-        with quiet_torch(), new_stand(subject, shape, GraphKind.NONE) as stand:
-            _served(subject, stand)
+        _serve(subject, shape, graph)
     if not served and not subject.cells:
         raise NotApplicable("it serves no shape besides those of every other check")
 
 
-def _served(subject: Subject, stand: Stand) -> None:
-    name = str(stand.shape)
-    claim = "that it serves what why_not accepts"
-    with judged(subject.cls, claim, name, "in the prefills before its steps "):
-        for cell in walked(stand, list(few_steps(stand.shape))):
-            when = f"in {cell.mode.value} steps "
+def _serve(subject: Subject, shape: Shape, graph: GraphKind) -> None:
+    name, claim = str(shape), "that it serves what why_not accepts"
+    how = "" if graph is GraphKind.NONE else f"{graph.value} "
+    begins = f"before the first of its {how}steps "
+    with (
+        judged(subject.cls, claim, name, begins),
+        quiet_torch(),
+        new_stand(subject, shape, graph) as stand,
+    ):
+        for cell in walked(stand, list(few_steps(shape, graph))):
+            when = f"in {how}{cell.mode.value} steps "
             with judged(subject.cls, claim, name, when):
                 for batch in stand.steps(cell):
                     output, _ = stand.run(batch)

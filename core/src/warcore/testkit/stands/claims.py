@@ -42,7 +42,7 @@ def claims(subject: Subject) -> Iterator[Shape]:
     own, plain = subject.cls.page_sizes, _plain(subject)
     sizes = PAGES if own is None else sorted(own)[:SIZED]
     yield from of_engines(subject)
-    for dtype in ("bfloat16", "float16", "float64"):
+    for dtype in ("float16", "float64"):
         yield attrs.evolve(plain, dtype=dtype)
     for head_dim in (8, 40, 80, 128, 192, 256):
         yield attrs.evolve(plain, head_dim=head_dim)
@@ -57,8 +57,11 @@ def claims(subject: Subject) -> Iterator[Shape]:
 
 
 def of_engines(subject: Subject) -> Iterator[Shape]:
-    """Those of them that every engine has, sooner or later: long requests, and many of them."""
+    """Those of them that every engine has, sooner or later, and captures: long requests, many of
+    them, and its usual element type.
+    """
     plain = _plain(subject)
+    yield attrs.evolve(plain, dtype="bfloat16")
     yield attrs.evolve(plain, head_dim=16, max_context=LONG, buckets=(2,))
     yield attrs.evolve(plain, buckets=MANY)
 
@@ -75,23 +78,40 @@ def servable_of(subject: Subject, wanted: Iterable[Shape]) -> list[Shape]:
     return list(dict.fromkeys(shape for shape in found if shape is not None))
 
 
-def few_steps(shape: Shape) -> Iterator[Cell]:
-    """A few eager steps of one shape, none of them longer than its context."""
+def claimed(subject: Subject, wanted: Iterable[Shape]) -> Iterator[tuple[Shape, GraphKind]]:
+    """Those of `wanted` that the backend serves, and under which graph to walk each."""
+    captured = set(servable_of(subject, of_engines(subject)))
+    for shape in servable_of(subject, wanted):
+        yield shape, GraphKind.NONE
+        if shape in captured:
+            yield shape, GraphKind.UNBROKEN
+
+
+def few_steps(shape: Shape, graph: GraphKind) -> Iterator[Cell]:
+    """A few steps of one shape, none of them longer than its context."""
     for mode in ForwardMode:
+        if graph is not GraphKind.NONE and mode is ForwardMode.MIXED:
+            continue
         if mode is ForwardMode.TARGET_VERIFY or not shape.tree:
-            spans = _long(mode) if shape.max_context == LONG else _short(shape, mode)
+            spans = _long(mode) if shape.max_context == LONG else _short(shape, mode, graph)
             for prefixes, count in spans:
-                yield Cell(shape, mode, GraphKind.NONE, prefixes, (count,) * len(prefixes))
+                yield Cell(shape, mode, graph, prefixes, (count,) * len(prefixes))
 
 
-def _short(shape: Shape, mode: ForwardMode) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Tokens before a step of each request of the largest batch, and new ones of each."""
+def _short(
+    shape: Shape, mode: ForwardMode, graph: GraphKind
+) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Tokens before a step of each request, and new ones of each, in a batch of many requests."""
     longest = shape.max_context
     page = 3 if shape.page_size > CONTEXT // 2 else shape.page_size
-    prefixes = (0, 1, longest - 6) if longest < CONTEXT else (0, page, 5, longest - 13)
+    prefixes: tuple[int, ...] = (0, page, 5, longest - 13)
+    if longest < CONTEXT:
+        prefixes = (0, 1, longest - 6)
     count = 1 if mode is ForwardMode.DECODE else 3
-    rows = shape.rows if shape.rows > ROWS else len(prefixes)
-    yield tuple(islice(cycle(prefixes), rows)), count
+    if shape.rows > ROWS:
+        rows = shape.rows if graph is GraphKind.NONE else shape.buckets[-1]
+        prefixes = tuple(islice(cycle(prefixes), rows))
+    yield prefixes, count
 
 
 def _long(mode: ForwardMode) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -113,16 +133,16 @@ def walked(stand: Stand, cells: Sequence[Cell]) -> Iterator[Cell]:
 
 
 def in_claims(subject: Subject, look: Look, guard: PageGuard | None = None) -> Iterator[Failure]:
-    """What `look` finds in a few eager steps of each shape that the backend says it serves.
+    """What `look` finds in a few steps of each shape that the backend says it serves.
 
     Which of its kernels runs may depend on the element type, a head size or a page size. A shape
     that it cannot run is for `backend.serves` to tell.
     """
-    for shape in servable_of(subject, claims(subject)):
-        wanted = [cell for cell in few_steps(shape) if subject.wants(cell)]
-        if not wanted or not runs(subject, shape, partial(_run, wanted)):
+    for shape, graph in claimed(subject, claims(subject)):
+        wanted = [cell for cell in few_steps(shape, graph) if subject.wants(cell)]
+        if not wanted or not runs(subject, shape, graph, partial(_run, wanted)):
             continue
-        with quiet_torch(), new_stand(subject, shape, GraphKind.NONE, guard=guard) as stand:
+        with quiet_torch(), new_stand(subject, shape, graph, guard=guard) as stand:
             for cell in walked(stand, wanted):
                 # What raises now does so because of how it is looked at: a call that is handed
                 # closed memory fails, and that is a finding.
@@ -135,10 +155,10 @@ def _run(cells: Sequence[Cell], stand: Stand) -> None:
             stand.run(batch)
 
 
-def runs(subject: Subject, shape: Shape, walk: Walk) -> bool:
+def runs(subject: Subject, shape: Shape, graph: GraphKind, walk: Walk) -> bool:
     """Whether a walk comes to its end on a stand of this shape, while nobody looks."""
     try:
-        with quiet_torch(), new_stand(subject, shape, GraphKind.NONE) as stand:
+        with quiet_torch(), new_stand(subject, shape, graph) as stand:
             walk(stand)
     except Exception:  # noqa: BLE001 - whatever it is, `backend.serves` meets it too
         return False

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from warcore.backend import AttentionBackend
-from warcore.contract import ForwardMode, GraphKind
+from warcore.contract import ForwardMode
 from warcore.device.operations import OperationMode
 from warcore.testkit.packages.definitions import with_methods
-from warcore.testkit.stands.claims import LONG, of_engines, runs, servable_of
+from warcore.testkit.stands.claims import LONG, claimed, of_engines, runs
 from warcore.testkit.stands.walk import new_stand, quiet_torch, stands
 
 if TYPE_CHECKING:
@@ -137,9 +137,9 @@ def prefill_stands(subject: Subject, cls: Any, guard: PageGuard | None = None) -
 def claimed_stands(subject: Subject, cls: Any, guard: PageGuard | None = None) -> Iterator[Stand]:
     """The same of the shapes that every engine has, if their steps come to an end."""
     watched = attrs.evolve(subject, cls=cls)
-    for shape in servable_of(watched, of_engines(watched)):
-        if runs(watched, shape, partial(_run, watched)):
-            with quiet_torch(), new_stand(watched, shape, GraphKind.NONE, guard=guard) as stand:
+    for shape, graph in claimed(watched, of_engines(watched)):
+        if runs(watched, shape, graph, partial(_run, watched)):
+            with quiet_torch(), new_stand(watched, shape, graph, guard=guard) as stand:
                 yield stand
 
 
