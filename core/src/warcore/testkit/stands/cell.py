@@ -38,6 +38,8 @@ class Shape:
     """Tokens that a request may have."""
     buckets: tuple[int, ...] = BUCKETS
     """Batch sizes that are captured, ascending; the largest batch is one more."""
+    role: str = "target"
+    """Whose attention it is: a target's, or a draft's."""
 
     @property
     def rows(self) -> int:
@@ -55,7 +57,8 @@ class Shape:
         heads = f"h{self.q_heads}over{self.kv_heads}x{self.head_dim}"
         context = "" if self.max_context == CONTEXT else f"-context{self.max_context}"
         rows = "" if self.rows == ROWS else f"-rows{self.rows}"
-        return f"{heads}-page{self.page_size}-{self.dtype}{windowed}{tree}{context}{rows}"
+        role = "" if self.role == "target" else f"-{self.role}"
+        return f"{heads}-page{self.page_size}-{self.dtype}{windowed}{tree}{context}{rows}{role}"
 
 
 @attrs.frozen

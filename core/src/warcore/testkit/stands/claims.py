@@ -57,13 +57,14 @@ def claims(subject: Subject) -> Iterator[Shape]:
 
 
 def of_engines(subject: Subject) -> Iterator[Shape]:
-    """Those of them that every engine has, sooner or later, and captures: long requests, many of
-    them, and its usual element type.
+    """Those of them that engines have and capture, sooner or later: their usual element type, long
+    requests and many of them, and drafts.
     """
     plain = _plain(subject)
     yield attrs.evolve(plain, dtype="bfloat16")
     yield attrs.evolve(plain, head_dim=16, max_context=LONG, buckets=(2,))
     yield attrs.evolve(plain, buckets=MANY)
+    yield attrs.evolve(plain, role="draft")
 
 
 def _plain(subject: Subject) -> Shape:
@@ -90,12 +91,17 @@ def claimed(subject: Subject, wanted: Iterable[Shape]) -> Iterator[tuple[Shape, 
 def few_steps(shape: Shape, graph: GraphKind) -> Iterator[Cell]:
     """A few steps of one shape, none of them longer than its context."""
     for mode in ForwardMode:
-        if graph is not GraphKind.NONE and mode is ForwardMode.MIXED:
-            continue
-        if mode is ForwardMode.TARGET_VERIFY or not shape.tree:
+        if _may_run(mode, shape, graph):
             spans = _long(mode) if shape.max_context == LONG else _short(shape, mode, graph)
             for prefixes, count in spans:
                 yield Cell(shape, mode, graph, prefixes, (count,) * len(prefixes))
+
+
+def _may_run(mode: ForwardMode, shape: Shape, graph: GraphKind) -> bool:
+    """Whether there are such steps: nobody captures mixed ones, and no draft verifies."""
+    if mode is ForwardMode.TARGET_VERIFY:
+        return shape.role == "target"
+    return not shape.tree and (mode is not ForwardMode.MIXED or graph is GraphKind.NONE)
 
 
 def _short(

@@ -70,5 +70,5 @@ def spec_of(shape: Shape, device: torch.device) -> AttentionSpec:
         windows=frozenset(shape.windows),
         tree=shape.tree,
         device=device,
-        role="target",
+        role=shape.role,
     )

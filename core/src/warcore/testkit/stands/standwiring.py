@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from warcore.backend import BackendContext
 from warcore.batch import Bucket
@@ -18,16 +18,21 @@ from warcore.testkit.stands.cell import DRAFTED
 from warcore.testkit.stands.recorders import Recording, RecordingSegments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from warcore.graphs import GraphRunner
     from warcore.testkit.stands.stand import Stand
 
-CAPTURED = {
-    "target": (ForwardMode.DECODE, ForwardMode.TARGET_VERIFY, ForwardMode.EXTEND),
-    "draft": (ForwardMode.DRAFT_EXTEND,),
+CAPTURED: Final[Mapping[str, Mapping[str, tuple[ForwardMode, ...]]]] = {
+    "target": {
+        "target": (ForwardMode.DECODE, ForwardMode.TARGET_VERIFY, ForwardMode.EXTEND),
+        "draft": (ForwardMode.DRAFT_EXTEND,),
+    },
+    "draft": {"draft": (ForwardMode.DECODE, ForwardMode.DRAFT_EXTEND)},
 }
-"""The modes that the model runner of each role captures, if its graph runner can."""
+"""By the role of a shape: the modes that the model runner of each role captures, if its graph
+runner can. The grid has the shape of a target, and its draft-extends are the same attention's.
+"""
 
 
 def built_backend(stand: Stand, cls: Any, options: object) -> Any:
@@ -89,7 +94,7 @@ def build_captures(stand: Stand, role: str, cls: type[GraphRunner] | None, optio
 
 
 def _buckets(stand: Stand, role: str, cls: type[GraphRunner]) -> Iterator[Bucket]:
-    for mode in CAPTURED[role]:
+    for mode in CAPTURED[stand.shape.role][role]:
         if mode not in cls.modes:
             continue
         width = 1 if mode is ForwardMode.DECODE else DRAFTED
