@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from warcore.backend import BackendContext
 from warcore.batch import Bucket
+from warcore.buckets import LengthKeys
 from warcore.capturing import build_graph_runner, capture
 from warcore.contract import ForwardMode, GraphKind
 from warcore.device import EventRing
@@ -79,7 +80,7 @@ def build_captures(stand: Stand, role: str, cls: type[GraphRunner] | None, optio
         return stand.recorders[-1]
 
     runner = stand.runners[role]
-    buckets = sorted(_buckets(stand, role, named), key=lambda bucket: -bucket.tokens)
+    buckets = sorted(_buckets(stand, role, named), key=lambda b: (-b.tokens, -b.max_seq_len))
     if buckets:
         runner.buckets = tuple(buckets)
         build_graph_runner(
@@ -94,14 +95,13 @@ def build_captures(stand: Stand, role: str, cls: type[GraphRunner] | None, optio
 
 
 def _buckets(stand: Stand, role: str, cls: type[GraphRunner]) -> Iterator[Bucket]:
+    """One for each key that the backend gives to shorter sequences, as an engine captures them."""
+    keys = LengthKeys(f"backend:{type(stand.backend).__name__}", stand.backend.graph_key)
     for mode in CAPTURED[stand.shape.role][role]:
         if mode not in cls.modes:
             continue
         width = 1 if mode is ForwardMode.DECODE else DRAFTED
         shapes = [(rows, rows * width) for rows in stand.shape.buckets]
         for rows, tokens in [(1, 8)] if mode is ForwardMode.EXTEND else shapes:
-            lens = (tokens // rows,) * rows
-            batch = stand.batch(mode, list(range(1, rows + 1)), (0,) * rows, lens)
-            key = stand.backend.graph_key(batch)
-            if key is not None:
-                yield Bucket(mode, rows, tokens, stand.shape.context, key)
+            widest = Bucket(mode, rows, tokens, stand.shape.context)
+            yield from keys.buckets(widest, stand.device.torch_device)
