@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
@@ -179,10 +180,10 @@ def snapshot_is_true(subject: Subject) -> None:
             window = guard.window("forward")
             for cell, batch in prefills(subject, stand):
                 asked.told.clear()
-                stand.run(batch)
-                claim = _claim(asked)
-                if cell and claim:
-                    found += late_access(stand, batch, window, claim, cell)
+                if cell:
+                    found += late_access(stand, batch, window, partial(_claim, asked), cell)
+                else:
+                    stand.run(batch)
     if found:
         raise Refuted(by_line(found))
     _overwritten(subject, prefill_stands(subject, cls), asked)

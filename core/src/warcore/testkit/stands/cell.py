@@ -90,7 +90,7 @@ def shapes(page_sizes: frozenset[int] | None, *, thorough: bool) -> Iterator[Sha
 
 
 def cells(shape: Shape, graph: GraphKind, *, thorough: bool) -> Iterator[Cell]:
-    """The steps to try on one shape.
+    """The steps to try on one shape; the first one is the first that its backend runs.
 
     Batches of 1, of a bucket less one, of a bucket, and beyond every bucket; lengths around a page,
     and long ones.
@@ -101,6 +101,7 @@ def cells(shape: Shape, graph: GraphKind, *, thorough: bool) -> Iterator[Cell]:
     batches += [tuple(lengths)]
     if thorough:
         batches += [(length,) * count for length in lengths for count in (1, 2, 3)]
+    yield cell_of(shape, ForwardMode.EXTEND, graph, (0,))
     for mode in ForwardMode:
         if mode is ForwardMode.TARGET_VERIFY or not shape.tree:
             for prefixes in batches:

@@ -89,7 +89,11 @@ def claimed(subject: Subject, wanted: Iterable[Shape]) -> Iterator[tuple[Shape, 
 
 
 def few_steps(shape: Shape, graph: GraphKind) -> Iterator[Cell]:
-    """A few steps of one shape, none of them longer than its context."""
+    """A few steps of one shape, none of them longer than its context.
+
+    The first one is the first that a backend runs, and may be captured.
+    """
+    yield Cell(shape, ForwardMode.EXTEND, graph, (0,), (min(5, shape.max_context // 2),))
     for mode in ForwardMode:
         if _may_run(mode, shape, graph):
             spans = _long(mode) if shape.max_context == LONG else _short(shape, mode, graph)
@@ -129,13 +133,16 @@ def _long(mode: ForwardMode) -> Iterator[tuple[tuple[int, ...], int]]:
 
 
 def walked(stand: Stand, cells: Sequence[Cell]) -> Iterator[Cell]:
-    """The cells one by one, once what lies before them is computed: for all of them at once.
+    """The cells one by one; what lies before them is computed for all at once, when one needs it.
 
     What a step leaves at a position depends on the row and on that alone.
     """
     before = tuple(map(max, zip_longest(*(cell.prefixes for cell in cells), fillvalue=0)))
-    stand.prepare(attrs.evolve(cells[0], prefixes=before))
-    yield from cells
+    for cell in cells:
+        if any(cell.prefixes) and before:
+            stand.prepare(attrs.evolve(cell, prefixes=before))
+            before = ()
+        yield cell
 
 
 def in_claims(subject: Subject, look: Look, guard: PageGuard | None = None) -> Iterator[Failure]:

@@ -84,6 +84,8 @@ class Stand:
         elif self.one_launch:
             self.tables.surround(self.forward)
         self.tables.write(self.tables.slots)
+        self.launches = 0
+        """How many steps were run so far, captures apart."""
         self.spec = spec_of(shape, self.device.torch_device)
         width = self.tables.table.shape[1]
         self.kv = unowned_pool(cls, self.spec, len(self.model.layers), shape.rows, width)
@@ -130,6 +132,7 @@ class Stand:
         """
         # The batch and the pool were filled on another stream than these.
         self.device.synchronize()
+        self.launches += 1
         tables = self.tables
         if tables.map is not None:
             tables.write_map(tables.map_for(batch))
