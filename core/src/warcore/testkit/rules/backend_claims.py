@@ -19,7 +19,7 @@ from warcore.testkit.stands.cell import shapes
 from warcore.testkit.stands.claims import claimed, claims, few_steps, servable_of, walked
 from warcore.testkit.stands.memory import spec_of
 from warcore.testkit.stands.owing import compare
-from warcore.testkit.stands.walk import new_stand, quiet_torch
+from warcore.testkit.stands.walk import new_stand, note_sizes, quiet_torch
 
 if TYPE_CHECKING:
     from warcore.backend import AttentionSpec
@@ -166,6 +166,7 @@ def _serve(subject: Subject, shape: Shape, graph: GraphKind) -> None:
     ):
         for cell in walked(stand, list(few_steps(shape, graph))):
             when = f"in {how}{cell.mode.value} steps "
+            note_sizes(subject, cell)
             with judged(subject.cls, claim, name, when):
                 for batch in stand.steps(cell):
                     output, _ = stand.run(batch)

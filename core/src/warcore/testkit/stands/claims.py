@@ -10,7 +10,7 @@ import attrs
 
 from warcore.contract import ForwardMode, GraphKind
 from warcore.testkit.stands.cell import CONTEXT, ROWS, Cell, Shape
-from warcore.testkit.stands.walk import new_stand, quiet_torch, servable
+from warcore.testkit.stands.walk import new_stand, note_sizes, quiet_torch, servable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -157,6 +157,7 @@ def in_claims(subject: Subject, look: Look, guard: PageGuard | None = None) -> I
             continue
         with quiet_torch(), new_stand(subject, shape, graph, guard=guard) as stand:
             for cell in walked(stand, wanted):
+                note_sizes(subject, cell)
                 # What raises now does so because of how it is looked at: a call that is handed
                 # closed memory fails, and that is a finding.
                 yield from look(stand, cell)
