@@ -96,7 +96,7 @@ def few_steps(shape: Shape, graph: GraphKind) -> Iterator[Cell]:
     yield Cell(shape, ForwardMode.EXTEND, graph, (0,), (min(5, shape.max_context // 2),))
     for mode in ForwardMode:
         if _may_run(mode, shape, graph):
-            spans = _long(mode) if shape.max_context == LONG else _short(shape, mode, graph)
+            spans = _long(mode, graph) if shape.max_context == LONG else _short(shape, mode, graph)
             for prefixes, count in spans:
                 yield Cell(shape, mode, graph, prefixes, (count,) * len(prefixes))
 
@@ -124,10 +124,12 @@ def _short(
     yield prefixes, count
 
 
-def _long(mode: ForwardMode) -> Iterator[tuple[tuple[int, ...], int]]:
+def _long(mode: ForwardMode, graph: GraphKind) -> Iterator[tuple[tuple[int, ...], int]]:
     """The same of one request; mixed steps are coarse, and cost what prefills do."""
     if mode is ForwardMode.EXTEND:
-        yield from (((0,), tokens) for tokens in PROMPTS)
+        # Beyond every bucket: they run eagerly under each graph.
+        prompts = PROMPTS if graph is GraphKind.NONE else ()
+        yield from (((0,), tokens) for tokens in prompts)
     elif mode is not ForwardMode.MIXED:
         yield from (((length,), 1 if mode is ForwardMode.DECODE else 3) for length in LENGTHS)
 
@@ -153,14 +155,18 @@ def in_claims(subject: Subject, look: Look, guard: PageGuard | None = None) -> I
     """
     for shape, graph in claimed(subject, claims(subject)):
         wanted = [cell for cell in few_steps(shape, graph) if subject.wants(cell)]
-        if not wanted or not runs(subject, shape, graph, partial(_run, wanted)):
+        if not wanted:
             continue
-        with quiet_torch(), new_stand(subject, shape, graph, guard=guard) as stand:
-            for cell in walked(stand, wanted):
-                note_sizes(subject, cell)
-                # What raises now does so because of how it is looked at: a call that is handed
-                # closed memory fails, and that is a finding.
-                yield from look(stand, cell)
+        try:
+            with quiet_torch(), new_stand(subject, shape, graph, guard=guard) as stand:
+                for cell in walked(stand, wanted):
+                    note_sizes(subject, cell)
+                    yield from look(stand, cell)
+        except Exception:
+            # What raises because of how it is looked at is a finding: a call that is handed closed
+            # memory fails.
+            if runs(subject, shape, graph, partial(_run, wanted)):
+                raise
 
 
 def _run(cells: Sequence[Cell], stand: Stand) -> None:
