@@ -16,3 +16,9 @@ def walks(subject):
 def looks(subject):
     """Looks at another one."""
     subject.wants("extend-1")
+
+
+def measures(subject):
+    """Looks at a short step of many requests, and at a long one."""
+    subject.sized(tokens=40, requests=17, head_dim=64)
+    subject.sized(tokens=1040, requests=1, head_dim=16)

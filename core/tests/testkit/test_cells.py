@@ -136,6 +136,18 @@ def test_what_a_check_needs_may_lack_the_cell(run):
     assert [r.outcome for r in results.results] == [Outcome.NOT_APPLICABLE, Outcome.PASSED]
 
 
+def test_how_far_a_run_went_is_said_by_the_largest_of_each_size(run):
+    results = run(make(cell_rules.measures), make(fake_rules.passes))
+    assert (
+        "It was walked up to sequences of 1040 tokens, batches of 17 requests and heads of 64, all "
+        "in one thread of torch: of what takes another path beyond nothing is known."
+    ) in list(not_covered(results))
+
+
+def test_of_sizes_that_no_check_has_nothing_is_said(run):
+    assert not any("walked up to" in line for line in not_covered(run(make(fake_rules.passes))))
+
+
 # ---- devices, reasons ----------------------------------------------------------------------------
 
 

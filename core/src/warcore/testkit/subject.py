@@ -38,6 +38,8 @@ class Subject:
 
     ends: dict[str, dict[str, str]] = attrs.field(factory=dict, init=False, repr=False)
     """By kind of graph and mode: where the reads end in the cells of the check that runs."""
+    largest: dict[str, int] = attrs.field(factory=dict, init=False, repr=False)
+    """Of all steps that the check has looked at: the largest of each size, see `sized`."""
 
     @property
     def set_options(self) -> dict[str, str]:
@@ -55,6 +57,11 @@ class Subject:
         fits = not self.cells or name == self.cells or fnmatchcase(name, self.cells)
         self.offered[name] = fits
         return fits and not self.dry
+
+    def sized(self, *, tokens: int, requests: int, head_dim: int) -> None:
+        """A check looks at a step of these sizes: of its longest sequence, its batch, its heads."""
+        for what, size in (("tokens", tokens), ("requests", requests), ("head_dim", head_dim)):
+            self.largest[what] = max(size, self.largest.get(what, 0))
 
     def unmet(self) -> str:
         """Why nothing was looked at: the check has cells, and none was asked for; else empty."""

@@ -15,16 +15,15 @@ from warcore.testkit.contexts import context
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.packages.definitions import definition, judged
 from warcore.testkit.runs.check import check
-from warcore.testkit.stands.cell import ROWS, shapes
-from warcore.testkit.stands.claims import claims, servable_of, short_steps
+from warcore.testkit.stands.cell import shapes
+from warcore.testkit.stands.claims import claimed, claims, few_steps, servable_of, walked
 from warcore.testkit.stands.memory import spec_of
 from warcore.testkit.stands.owing import compare
-from warcore.testkit.stands.walk import new_stand, quiet_torch
+from warcore.testkit.stands.walk import new_stand, note_sizes, quiet_torch
 
 if TYPE_CHECKING:
     from warcore.backend import AttentionSpec
-    from warcore.testkit.stands.cell import Cell, Shape
-    from warcore.testkit.stands.stand import Stand
+    from warcore.testkit.stands.cell import Shape
     from warcore.testkit.subject import Subject
 
 
@@ -116,7 +115,7 @@ def _build(subject: Subject, shape: Shape, graph: GraphKind) -> None:
         memory = cls.kv_cache(spec)
         if _is_memory(memory):
             with quiet_torch(), torch.inference_mode():
-                sizes = {"max_batch": ROWS, "layers": len(shape.windows)}
+                sizes = {"max_batch": shape.rows, "layers": len(shape.windows)}
                 cls(context(spec, cls, graph=graph, options=subject.options, **sizes))
     if not _is_memory(memory):
         what = f"kv_cache returned {memory!r}, which is no dict of TensorSpec"
@@ -138,7 +137,8 @@ def _device(subject: Subject) -> torch.device:
 )
 def serves(subject: Subject) -> None:
     """What `why_not` accepts gives the right numbers: element types, head sizes and counts, page
-    sizes that are no power of two, windows, trees, and a context of a few tokens.
+    sizes that are no power of two, windows, trees, a context of a few tokens, a long one, and a
+    batch of many requests.
 
     One speculative engine gave a few wrong tokens, and for long nobody knew: nothing crashed, the
     texts were nearly right, and there was no oracle to compare them with.
@@ -146,21 +146,28 @@ def serves(subject: Subject) -> None:
     Refuse in `why_not` what no test of yours computes.
     """
     served = 0
-    for shape in servable_of(subject, claims(subject)):
+    for shape, graph in claimed(subject, claims(subject)):
         if not subject.wants(shape):
             continue
         served += 1
-        with quiet_torch(), new_stand(subject, shape, GraphKind.NONE) as stand:
-            for cell in short_steps(shape):
-                _served(subject, stand, cell)
+        _serve(subject, shape, graph)
     if not served and not subject.cells:
         raise NotApplicable("it serves no shape besides those of every other check")
 
 
-def _served(subject: Subject, stand: Stand, cell: Cell) -> None:
-    name, when = str(cell.shape), f"in {cell.mode.value} steps "
-    with judged(subject.cls, "that it serves what why_not accepts", name, when):
-        stand.prepare(cell)
-        for batch in stand.steps(cell):
-            output, _ = stand.run(batch)
-            compare(stand, batch, output, name, when)
+def _serve(subject: Subject, shape: Shape, graph: GraphKind) -> None:
+    name, claim = str(shape), "that it serves what why_not accepts"
+    how = "" if graph is GraphKind.NONE else f"{graph.value} "
+    begins = f"before the first of its {how}steps "
+    with (
+        judged(subject.cls, claim, name, begins),
+        quiet_torch(),
+        new_stand(subject, shape, graph) as stand,
+    ):
+        for cell in walked(stand, list(few_steps(shape, graph))):
+            when = f"in {how}{cell.mode.value} steps "
+            note_sizes(subject, cell)
+            with judged(subject.cls, claim, name, when):
+                for batch in stand.steps(cell):
+                    output, _ = stand.run(batch)
+                    compare(stand, batch, output, name, when)

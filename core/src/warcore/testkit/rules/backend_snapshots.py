@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
+from functools import partial
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 from warcore.contract import SharedReadEnds
@@ -18,6 +19,7 @@ from warcore.testkit.stands.snapshots import (
     HOOK,
     Asked,
     Breaking,
+    claimed_stands,
     has_snapshot,
     prefill_stands,
     prefills,
@@ -25,6 +27,8 @@ from warcore.testkit.stands.snapshots import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from warcore.batch import ForwardBatch
     from warcore.testkit.stands.stand import Stand
     from warcore.testkit.subject import Subject
@@ -165,25 +169,28 @@ def snapshot_is_true(subject: Subject) -> None:
     asked = Asked()
     cls = asked.watching(subject.cls)
     if supported() is not None:
-        _overwritten(subject, cls, asked)
+        everywhere = chain(prefill_stands(subject, cls), claimed_stands(subject, cls))
+        _overwritten(subject, everywhere, asked)
         return
     found: list[Failure] = []
     with PageGuard() as guard:
-        for stand in prefill_stands(subject, cls, guard):
+        for stand in chain(
+            prefill_stands(subject, cls, guard), claimed_stands(subject, cls, guard)
+        ):
             window = guard.window("forward")
             for cell, batch in prefills(subject, stand):
                 asked.told.clear()
-                stand.run(batch)
-                claim = _claim(asked)
-                if cell and claim:
-                    found += late_access(stand, batch, window, claim, cell)
+                if cell:
+                    found += late_access(stand, batch, window, partial(_claim, asked), cell)
+                else:
+                    stand.run(batch)
     if found:
         raise Refuted(by_line(found))
-    _overwritten(subject, cls, asked)
+    _overwritten(subject, prefill_stands(subject, cls), asked)
 
 
-def _overwritten(subject: Subject, cls: Any, asked: Asked) -> None:
-    for stand in prefill_stands(subject, cls):
+def _overwritten(subject: Subject, on: Iterable[Stand], asked: Asked) -> None:
+    for stand in on:
         for cell, batch in prefills(subject, stand):
             asked.told.clear()
             stand.run(batch)

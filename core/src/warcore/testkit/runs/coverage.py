@@ -57,6 +57,7 @@ def not_covered(results: Results) -> Iterator[str]:
         if detector.why_not is not None:
             yield f"The {detector.name} did not run: {detector.why_not}."
     yield from _stolen(results)
+    yield from _beyond(results)
     yield from _left_out(results)
     here = next((result.here for result in results.results if result.here), "")
     if here:
@@ -78,6 +79,21 @@ def _stolen(results: Results) -> Iterator[str]:
         yield (
             f"The page guard lost SIGSEGV to {thief} in {', '.join(checks)}, and had it again from "
             "the next step on: what came too late between was not seen."
+        )
+
+
+def _beyond(results: Results) -> Iterator[str]:
+    """How far a grid of sizes went."""
+    largest: dict[str, int] = {}
+    for result in results.results:
+        for what, size in result.largest.items():
+            largest[what] = max(size, largest.get(what, 0))
+    if largest:
+        how = ", all in one thread of torch" if results.subject.device == "host" else ""
+        yield (
+            f"It was walked up to sequences of {largest['tokens']} tokens, batches of "
+            f"{largest['requests']} requests and heads of {largest['head_dim']}{how}: of what "
+            "takes another path beyond nothing is known."
         )
 
 

@@ -40,6 +40,8 @@ class Result:
     """How many cells of a grid it has looked at; None: it has none."""
     ends: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
     """By kind of graph and mode: the ends that a backend declares for the cells looked at."""
+    largest: Mapping[str, int] = attrs.field(factory=dict)
+    """The largest sizes of the cells looked at."""
     stolen: tuple[str, ...] = ()
     """Who took SIGSEGV away from the page guard meanwhile."""
     after: Result | None = None

@@ -181,6 +181,7 @@ class Run:
             ended.seconds,
             cells=verdict.cells,
             ends=verdict.ends,
+            largest=verdict.largest,
             stolen=verdict.stolen,
             here=self._here,
         )

@@ -43,6 +43,8 @@ class Verdict:
     """How many cells it has looked at; None: it has none."""
     ends: dict[str, dict[str, str]] = attrs.field(factory=dict)
     """By kind of graph and mode: the ends that a backend declares for the cells looked at."""
+    largest: dict[str, int] = attrs.field(factory=dict)
+    """The largest sizes of the cells looked at."""
     stolen: tuple[str, ...] = ()
     """Who took SIGSEGV away from the page guard meanwhile."""
 
@@ -78,10 +80,12 @@ def judge(
     """
     subject.offered.clear()
     subject.ends.clear()
+    subject.largest.clear()
     known = len(stolen())
     verdict = attrs.evolve(
         _judge(run, rule, subject, passing),
         ends=dict(subject.ends),
+        largest=dict(subject.largest),
         stolen=tuple(dict.fromkeys(stolen()[known:])),
     )
     if not subject.offered:

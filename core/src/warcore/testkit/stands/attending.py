@@ -8,7 +8,6 @@ import torch
 
 from warcore.model import Layer, ModelInfo, Output
 from warcore.testkit.outcome import Failure, Refuted
-from warcore.testkit.stands.cell import CONTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,23 +26,20 @@ class Attending:
     enters: told of each layer's attention, as a part of the body.
     """
 
-    def __init__(
-        self, shape: Shape, rows: int, device: torch.device, enters: Callable[[str], None]
-    ) -> None:
+    def __init__(self, shape: Shape, device: torch.device, enters: Callable[[str], None]) -> None:
         self._enters = enters
         self.layers = tuple(
             Layer(i, shape.q_heads, shape.kv_heads, shape.head_dim, shape.head_dim**-0.5, window)
             for i, window in enumerate(shape.windows)
         )
         width = len(self.layers) * shape.q_heads * shape.head_dim
-        self.info = ModelInfo("attending", self.layers, width, width, CONTEXT, 0)
+        self.info = ModelInfo("attending", self.layers, width, width, shape.context, 0)
         draw = torch.Generator().manual_seed(11)
         dtype: torch.dtype = getattr(torch, shape.dtype)
+        size = shape.rows + 1, shape.context
         self._qkv = [
             tuple(
-                torch.randn(rows + 1, CONTEXT, heads, shape.head_dim, generator=draw)
-                .to(dtype)
-                .to(device)
+                torch.randn(*size, heads, shape.head_dim, generator=draw).to(dtype).to(device)
                 for heads in (shape.q_heads, shape.kv_heads, shape.kv_heads)
             )
             for _ in self.layers

@@ -19,7 +19,7 @@ BUCKETS = (2, 4)
 ROWS = BUCKETS[-1] + 1
 """The largest batch."""
 CONTEXT = 64
-"""Tokens that a row holds."""
+"""Tokens that a row holds; of a shape of longer requests, as many as those have."""
 
 
 @attrs.frozen
@@ -36,13 +36,29 @@ class Shape:
     tree: bool = False
     max_context: int = CONTEXT
     """Tokens that a request may have."""
+    buckets: tuple[int, ...] = BUCKETS
+    """Batch sizes that are captured, ascending; the largest batch is one more."""
+    role: str = "target"
+    """Whose attention it is: a target's, or a draft's."""
+
+    @property
+    def rows(self) -> int:
+        """The largest batch."""
+        return self.buckets[-1] + 1
+
+    @property
+    def context(self) -> int:
+        """Tokens that a row of the tables holds."""
+        return max(self.max_context, CONTEXT)
 
     def __str__(self) -> str:
         windowed = "-windows" if any(self.windows) else ""
         tree = "-tree" if self.tree else ""
         heads = f"h{self.q_heads}over{self.kv_heads}x{self.head_dim}"
         context = "" if self.max_context == CONTEXT else f"-context{self.max_context}"
-        return f"{heads}-page{self.page_size}-{self.dtype}{windowed}{tree}{context}"
+        rows = "" if self.rows == ROWS else f"-rows{self.rows}"
+        role = "" if self.role == "target" else f"-{self.role}"
+        return f"{heads}-page{self.page_size}-{self.dtype}{windowed}{tree}{context}{rows}{role}"
 
 
 @attrs.frozen
@@ -74,7 +90,7 @@ def shapes(page_sizes: frozenset[int] | None, *, thorough: bool) -> Iterator[Sha
 
 
 def cells(shape: Shape, graph: GraphKind, *, thorough: bool) -> Iterator[Cell]:
-    """The steps to try on one shape.
+    """The steps to try on one shape; the first one is the first that its backend runs.
 
     Batches of 1, of a bucket less one, of a bucket, and beyond every bucket; lengths around a page,
     and long ones.
@@ -85,6 +101,7 @@ def cells(shape: Shape, graph: GraphKind, *, thorough: bool) -> Iterator[Cell]:
     batches += [tuple(lengths)]
     if thorough:
         batches += [(length,) * count for length in lengths for count in (1, 2, 3)]
+    yield cell_of(shape, ForwardMode.EXTEND, graph, (0,))
     for mode in ForwardMode:
         if mode is ForwardMode.TARGET_VERIFY or not shape.tree:
             for prefixes in batches:

@@ -21,7 +21,7 @@ from warcore.testkit.stands.claims import in_claims
 from warcore.testkit.stands.walk import cells_of, declared, stands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from warcore.batch import ForwardBatch
     from warcore.device import Observer
@@ -73,7 +73,7 @@ def _late_in(stand: Stand, cell: Cell, window: Window, shown: list[Failure]) -> 
     """
     lines: set[str] = set()
     for batch in stand.steps(cell) if tells_an_end(stand, cell) else ():
-        claim = declared(stand, cell)
+        claim = partial(declared, stand, cell)
         for late in late_access(stand, batch, window, claim, str(cell), shows=not shown):
             if "poison" in late.seen_by:
                 shown.append(late)
@@ -94,7 +94,7 @@ def late_access(
     stand: Stand,
     batch: ForwardBatch,
     window: Window,
-    claim: str,
+    claim: Callable[[], str],
     cell: str,
     *,
     shows: bool = True,
@@ -103,17 +103,20 @@ def late_access(
 
     The page guard gives the verdict. The step is then run again: under attribution, which names
     operation and line, and, with `shows`, with other tables from that end on, which may show in
-    the output.
+    the output. claim: what the end of the step was said to be, once it was run; empty: nothing.
     """
-    faults = _closed(stand, batch, window)
-    if not faults:
+    # What a backend does in its first step alone has to be named in that one.
+    accesses = _named(stand, batch, window) if not stand.launches else []
+    faults = [] if accesses else _closed(stand, batch, window)
+    said = claim()
+    if not said or not (accesses or faults):
         return []
     lines: dict[str, Failure] = {}
-    for access in _named(stand, batch, window) or [unnamed(faults[0])]:
+    for access in accesses or _named(stand, batch, window) or [unnamed(faults[0])]:
         where = str(access.place or "")
-        code = faults[0].code if not lines else ""
+        code = faults[0].code if faults and not lines else ""
         what = told(stand, access, "read later", "written later", code)
-        lines.setdefault(where, Failure(claim, what, where, _ordered(access), cell))
+        lines.setdefault(where, Failure(said, what, where, _ordered(access), cell))
     first, *others = lines.values()
     with suppress(Unproven):
         pattern = changed_by(stand, batch) if shows else None

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from warcore.backend import AttentionSpec
-from warcore.testkit.stands.cell import CONTEXT, ROWS
 
 if TYPE_CHECKING:
     from warcore.testkit.stands.cell import Shape
 
 
-def scattered_slots(page_size: int, rows: int = ROWS, context: int = CONTEXT) -> torch.Tensor:
+def scattered_slots(page_size: int, rows: int, context: int) -> torch.Tensor:
     """[rows + 1, context] i64: a slot for each position of each row, its pages anywhere.
 
     Row 0 is the padding row, and points at slot 0.
@@ -25,7 +24,7 @@ def scattered_slots(page_size: int, rows: int = ROWS, context: int = CONTEXT) ->
     return torch.cat([nothing, slots.view(rows, context)])
 
 
-def scattered_map(page_size: int, rows: int = ROWS, context: int = CONTEXT) -> torch.Tensor:
+def scattered_map(page_size: int, rows: int, context: int) -> torch.Tensor:
     """[slots] i64: a slot of a window pool of as many pages for each of the full pool, in no order.
 
     The padding page leads to the padding page.
@@ -37,7 +36,7 @@ def scattered_map(page_size: int, rows: int = ROWS, context: int = CONTEXT) -> t
 
 
 def unowned_pool(
-    cls: Any, spec: AttentionSpec, layers: int, rows: int = ROWS, context: int = CONTEXT
+    cls: Any, spec: AttentionSpec, layers: int, rows: int, context: int
 ) -> list[dict[str, torch.Tensor]]:
     """The backend's KV cache, [pages, ...] of each name and layer: NaN, but for the padding page.
 
@@ -71,5 +70,5 @@ def spec_of(shape: Shape, device: torch.device) -> AttentionSpec:
         windows=frozenset(shape.windows),
         tree=shape.tree,
         device=device,
-        role="target",
+        role=shape.role,
     )

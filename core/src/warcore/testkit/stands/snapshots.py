@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -10,7 +11,8 @@ from warcore.backend import AttentionBackend
 from warcore.contract import ForwardMode
 from warcore.device.operations import OperationMode
 from warcore.testkit.packages.definitions import with_methods
-from warcore.testkit.stands.walk import stands
+from warcore.testkit.stands.claims import LONG, claimed, of_engines, runs
+from warcore.testkit.stands.walk import new_stand, quiet_torch, stands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +36,8 @@ STEPS: Final = (
 The first two and the last fit into a bucket of more tokens; each has other rows than the one
 before, or other tokens of them; there are short and long ones.
 """
+LONG_STEPS: Final = (((1,), (0,), (6,)), ((2,), (0,), (300,)), ((1,), (6,), (600,)))
+"""The same of long requests."""
 
 
 def has_snapshot(cls: Any) -> bool:
@@ -130,12 +134,26 @@ def prefill_stands(subject: Subject, cls: Any, guard: PageGuard | None = None) -
     yield from stands(attrs.evolve(subject, cls=cls), guard=guard)
 
 
+def claimed_stands(subject: Subject, cls: Any, guard: PageGuard | None = None) -> Iterator[Stand]:
+    """The same of the shapes that every engine has, if their steps come to an end."""
+    watched = attrs.evolve(subject, cls=cls)
+    for shape, graph in claimed(watched, of_engines(watched)):
+        if runs(watched, shape, graph, partial(_run, watched)):
+            with quiet_torch(), new_stand(watched, shape, graph, guard=guard) as stand:
+                yield stand
+
+
+def _run(subject: Subject, stand: Stand) -> None:
+    for _, batch in prefills(subject, stand):
+        stand.run(batch)
+
+
 def prefills(subject: Subject, stand: Stand) -> Iterator[tuple[str, ForwardBatch]]:
     """The steps, each with its name as a cell; all must be run, in this order.
 
     A step that the subject does not ask for comes without a name.
     """
-    for rows, prefixes, lens in STEPS:
+    for rows, prefixes, lens in LONG_STEPS if stand.shape.max_context == LONG else STEPS:
         lengths = "_".join(f"{p}+{n}" for p, n in zip(prefixes, lens, strict=True))
         cell = f"extend-{stand.graph.value}-{lengths}-snapshot-{stand.shape}"
         batch = stand.batch(ForwardMode.EXTEND, list(rows), prefixes, lens)

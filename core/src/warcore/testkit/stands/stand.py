@@ -16,7 +16,7 @@ from warcore.testkit.detectors.endingfence import EndingFence
 from warcore.testkit.detectors.several import Several
 from warcore.testkit.outcome import Unproven
 from warcore.testkit.stands.attending import Attending
-from warcore.testkit.stands.cell import ROWS
+from warcore.testkit.stands.cell import DRAFTED
 from warcore.testkit.stands.inorder import Captured, Held
 from warcore.testkit.stands.memory import spec_of, unowned_pool
 from warcore.testkit.stands.standwiring import CAPTURED, build_captures, built_backend, model_runner
@@ -75,25 +75,27 @@ class Stand:
         self.graph = graph
         self.schedule = self.device.stream("schedule")
         self.forward = self.device.stream("forward")
-        self.model = Attending(shape, ROWS, self.device.torch_device, self.device.phase)
-        self.tables = Tables(
-            self.device, self.schedule, shape, mapped=any(shape.windows) and cls.window_pool
-        )
+        self.model = Attending(shape, self.device.torch_device, self.device.phase)
+        # A draft keeps whole sequences: the map is the target's.
+        mapped = any(shape.windows) and cls.window_pool and shape.role == "target"
+        self.tables = Tables(self.device, self.schedule, shape, mapped=mapped)
         if legible:
             self.device.keeps_graphs = True  # type: ignore[attr-defined]
         elif self.one_launch:
             self.tables.surround(self.forward)
         self.tables.write(self.tables.slots)
+        self.launches = 0
+        """How many steps were run so far, captures apart."""
         self.spec = spec_of(shape, self.device.torch_device)
         width = self.tables.table.shape[1]
-        self.kv = unowned_pool(cls, self.spec, len(self.model.layers), ROWS, width)
+        self.kv = unowned_pool(cls, self.spec, len(self.model.layers), shape.rows, width)
         self.backend = built_backend(self, cls, options)
         self.scope = read_scope(cls.__name__, self.backend)
         self.recorders: list[GraphRunner] = []
         """The graph runners that were built."""
-        self.runners = {role: model_runner(self, role) for role in CAPTURED}
+        self.runners = {role: model_runner(self, role) for role in CAPTURED[shape.role]}
         """By role."""
-        for role in CAPTURED:
+        for role in self.runners:
             build_captures(self, role, runner, runner_options)
 
     def __enter__(self) -> Self:
@@ -130,6 +132,7 @@ class Stand:
         """
         # The batch and the pool were filled on another stream than these.
         self.device.synchronize()
+        self.launches += 1
         tables = self.tables
         if tables.map is not None:
             tables.write_map(tables.map_for(batch))
@@ -171,7 +174,7 @@ class Stand:
 
     def runner_of(self, mode: ForwardMode) -> PublishingRunner:
         """Who runs the steps of `mode`."""
-        return self.runners["draft" if mode is ForwardMode.DRAFT_EXTEND else "target"]
+        return self.runners["draft" if mode is ForwardMode.DRAFT_EXTEND else self.shape.role]
 
     @property
     def replays(self) -> int:
@@ -213,10 +216,11 @@ class Stand:
     def steps(self, cell: Cell) -> list[ForwardBatch]:
         """The step of a cell, and the one after it."""
         rows = [place + 1 for place in range(len(cell.lens))]
+        first = self.batch(cell.mode, rows, cell.prefixes, cell.lens)
+        if first.ahead is not None:
+            return [first, first.after(first.tokens)]
         after = tuple(p + n for p, n in zip(cell.prefixes, cell.lens, strict=True))
-        return [
-            self.batch(cell.mode, rows, prefixes, cell.lens) for prefixes in (cell.prefixes, after)
-        ]
+        return [first, self.batch(cell.mode, rows, after, cell.lens)]
 
     def batch(
         self, mode: ForwardMode, rows: list[int], prefixes: tuple[int, ...], lens: tuple[int, ...]
@@ -227,7 +231,10 @@ class Stand:
         positions = [p + i for _, p, n in spans for i in range(n)]
         row_of = [row for row, _, n in spans for _ in range(n)]
         q_start = torch.tensor([0, *lens]).cumsum(0).to(self.device.torch_device)
-        mask = None
+        mask = ahead = None
+        if self.shape.role == "draft" and mode is ForwardMode.DECODE:
+            ahead = torch.stack([self.tables.slots[row, p : p + DRAFTED] for row, p, _ in spans])
+            ahead = ahead.to(self.device.torch_device)
         if self.shape.tree and mode is ForwardMode.TARGET_VERIFY:
             mask = place(TREE).repeat(len(rows), 1)
         return ForwardBatch(
@@ -247,6 +254,7 @@ class Stand:
             extend_lens=lens if mode.is_prefill else (),
             logits_at=q_start[1:] - 1 if mode.is_prefill else None,
             tree_mask=mask,
+            ahead=ahead,
         )
 
 

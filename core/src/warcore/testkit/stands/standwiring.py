@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from warcore.backend import BackendContext
 from warcore.batch import Bucket
+from warcore.buckets import LengthKeys
 from warcore.capturing import build_graph_runner, capture
 from warcore.contract import ForwardMode, GraphKind
 from warcore.device import EventRing
@@ -14,20 +15,25 @@ from warcore.options import Chosen
 from warcore.runner import PublishingRunner
 from warcore.scope import EngineScope
 from warcore.statics import Statics
-from warcore.testkit.stands.cell import BUCKETS, CONTEXT, DRAFTED, ROWS
+from warcore.testkit.stands.cell import DRAFTED
 from warcore.testkit.stands.recorders import Recording, RecordingSegments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from warcore.graphs import GraphRunner
     from warcore.testkit.stands.stand import Stand
 
-CAPTURED = {
-    "target": (ForwardMode.DECODE, ForwardMode.TARGET_VERIFY, ForwardMode.EXTEND),
-    "draft": (ForwardMode.DRAFT_EXTEND,),
+CAPTURED: Final[Mapping[str, Mapping[str, tuple[ForwardMode, ...]]]] = {
+    "target": {
+        "target": (ForwardMode.DECODE, ForwardMode.TARGET_VERIFY, ForwardMode.EXTEND),
+        "draft": (ForwardMode.DRAFT_EXTEND,),
+    },
+    "draft": {"draft": (ForwardMode.DECODE, ForwardMode.DRAFT_EXTEND)},
 }
-"""The modes that the model runner of each role captures, if its graph runner can."""
+"""By the role of a shape: the modes that the model runner of each role captures, if its graph
+runner can. The grid has the shape of a target, and its draft-extends are the same attention's.
+"""
 
 
 def built_backend(stand: Stand, cls: Any, options: object) -> Any:
@@ -35,8 +41,8 @@ def built_backend(stand: Stand, cls: Any, options: object) -> Any:
     statics = Statics(stand.device, stand.forward)
     context = BackendContext(
         spec=stand.spec,
-        max_batch=ROWS,
-        max_tokens=ROWS * CONTEXT,
+        max_batch=stand.shape.rows,
+        max_tokens=stand.shape.rows * stand.shape.context,
         shared=stand.tables.given,
         kv=stand.kv,
         graph=stand.graph,
@@ -74,7 +80,7 @@ def build_captures(stand: Stand, role: str, cls: type[GraphRunner] | None, optio
         return stand.recorders[-1]
 
     runner = stand.runners[role]
-    buckets = sorted(_buckets(stand, role, named), key=lambda bucket: -bucket.tokens)
+    buckets = sorted(_buckets(stand, role, named), key=lambda b: (-b.tokens, -b.max_seq_len))
     if buckets:
         runner.buckets = tuple(buckets)
         build_graph_runner(
@@ -89,14 +95,13 @@ def build_captures(stand: Stand, role: str, cls: type[GraphRunner] | None, optio
 
 
 def _buckets(stand: Stand, role: str, cls: type[GraphRunner]) -> Iterator[Bucket]:
-    for mode in CAPTURED[role]:
+    """One for each key that the backend gives to shorter sequences, as an engine captures them."""
+    keys = LengthKeys(f"backend:{type(stand.backend).__name__}", stand.backend.graph_key)
+    for mode in CAPTURED[stand.shape.role][role]:
         if mode not in cls.modes:
             continue
         width = 1 if mode is ForwardMode.DECODE else DRAFTED
-        shapes = [(rows, rows * width) for rows in BUCKETS]
+        shapes = [(rows, rows * width) for rows in stand.shape.buckets]
         for rows, tokens in [(1, 8)] if mode is ForwardMode.EXTEND else shapes:
-            lens = (tokens // rows,) * rows
-            batch = stand.batch(mode, list(range(1, rows + 1)), (0,) * rows, lens)
-            key = stand.backend.graph_key(batch)
-            if key is not None:
-                yield Bucket(mode, rows, tokens, CONTEXT, key)
+            widest = Bucket(mode, rows, tokens, stand.shape.context)
+            yield from keys.buckets(widest, stand.device.torch_device)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from warcore.shared import SharedBuffers
-from warcore.testkit.stands.cell import CONTEXT, ROWS
 from warcore.testkit.stands.inorder import AroundMarker
 from warcore.testkit.stands.memory import scattered_map, scattered_slots
 
@@ -31,19 +30,20 @@ class Tables:
     def __init__(self, device: Device, schedule: Stream, shape: Shape, *, mapped: bool) -> None:
         self._device = device
         self._shape = shape
-        pages = ROWS * -(-CONTEXT // shape.page_size)
+        rows = shape.rows
+        pages = rows * -(-shape.context // shape.page_size)
         self._shared = SharedBuffers(
             device,
             schedule,
-            rows=ROWS,
-            context=CONTEXT,
+            rows=rows,
+            context=shape.context,
             page_size=shape.page_size,
             mapped=pages if mapped else None,
         )
         width = self.table.shape[1]
-        self.slots = scattered_slots(shape.page_size, ROWS, width)
+        self.slots = scattered_slots(shape.page_size, rows, width)
         """[rows + 1, context] i64: the slot of each position, as the table has it."""
-        self.map = scattered_map(shape.page_size, ROWS, width) if mapped else None
+        self.map = scattered_map(shape.page_size, rows, width) if mapped else None
         """[slots] i64: where layers with a window keep what others keep in a slot; None: there."""
         self.around: AroundMarker | None = None
         """What lies around the markers of captures, see `surround`."""

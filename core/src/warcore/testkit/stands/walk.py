@@ -111,8 +111,15 @@ def cells_of(subject: Subject, stand: Stand) -> Iterator[Cell]:
         if subject.wants(cell):
             ends: Any = stand.scope.ends[cell.mode]
             subject.ends.setdefault(cell.graph.value, {})[cell.mode.value] = ends.name
+            note_sizes(subject, cell)
             stand.prepare(cell)
             yield cell
+
+
+def note_sizes(subject: Subject, cell: Cell) -> None:
+    """A check looks at both steps of a cell."""
+    longest = max(p + 2 * n for p, n in zip(cell.prefixes, cell.lens, strict=True))
+    subject.sized(tokens=longest, requests=len(cell.lens), head_dim=cell.shape.head_dim)
 
 
 def declared(stand: Stand, cell: Cell) -> str:
