@@ -88,6 +88,14 @@ def test_an_end_that_could_be_earlier_is_true():
     )
 
 
+@pytest.mark.parametrize("end", ["IN_REPLAY", "POST_REPLAY"])
+def test_on_a_later_end_of_a_prefill_nothing_rests_so_it_is_neither_proved_nor_refuted(end):
+    ends = {"none": {"extend": end}}
+    passed = [Result(each.check, each.outcome, ends=ends) for each in CLEAN]
+    (line,) = said(*passed)
+    assert line.startswith(f"EXTEND: {end} \u2014 nothing rests on it: a prefill is fine only with")
+
+
 def test_a_check_in_which_the_plugin_raised_refutes_nothing():
     failure = Failure("a rule", "it raised ValueError", "x.py:3: y", mishap="raised")
     lines = said(result("no_late_access", Outcome.FAILED, failure))
