@@ -33,7 +33,7 @@ from warcore.records import LoadError, PluginRecord, load
 from warcore.testkit.outcome import Failure, Outcome
 from warcore.testkit.packages.interpreter import keep_environment
 from warcore.testkit.packages.sources import homes_of
-from warcore.testkit.runs.aftermath import UNWRITTEN, homes_around
+from warcore.testkit.runs.aftermath import LOOKS, UNWRITTEN, homes_around
 from warcore.testkit.runs.orphans import adopt, end_orphans
 from warcore.testkit.runs.verdict import Verdict, judge, raised_at
 from warcore.testkit.subject import Subject
@@ -186,7 +186,7 @@ def _settle(task: dict[str, Any]) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     stacks = os.open(str(Path(task["folder"], "stacks")), os.O_WRONLY | os.O_CREAT, 0o600)
     faulthandler.enable(stacks)
-    faulthandler.dump_traceback_later(task["seconds"], file=stacks)
+    faulthandler.dump_traceback_later(task["seconds"] / LOOKS, repeat=True, file=stacks)
     sys.path[:] = task["path"]
     keep_environment()
     random.seed(0)
