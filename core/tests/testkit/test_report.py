@@ -62,6 +62,7 @@ def test_a_failure_has_all_that_its_author_needs_in_order():
         ("mend it", "Mend."),
         ("just this", "warcore check backend:mine -k backend.passes --cell 'decode b=4'"),
         ("and", "7 more of the kind"),
+        ("also", ""),
         ("also at", ""),
         ("it printed", "it said"),
         ("trace", ""),

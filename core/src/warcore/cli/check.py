@@ -26,7 +26,7 @@ _WIDTH = 100
 """Sentences are folded here, or where the terminal ends."""
 _COLUMN = 15
 """Where the text of a failure begins."""
-_COPIED = {"at", "just this", "also at", "it printed", "trace"}
+_COPIED = {"at", "just this", "also", "also at", "it printed", "trace"}
 """Parts of a failure that are never folded: they are copied, or have lines of their own."""
 
 

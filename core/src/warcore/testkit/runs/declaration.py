@@ -87,7 +87,7 @@ def _verdict(
     if ends == "UNKNOWN":
         return None, "nothing is claimed: a step is coarse unless its snapshot says otherwise"
     earlier = by_check.get(EARLIER)
-    lost = None if earlier is None else _could_be_earlier(earlier, mode)
+    lost = None if earlier is None else _could_be_earlier(earlier, f"{ends} for {mode} steps")
     if mode == ForwardMode.EXTEND.value and ends != "PRE_REPLAY" and lost is None:
         # Such a prefill is coarse, so no check has looked behind the end that it declares.
         return None, (
@@ -108,12 +108,13 @@ def _verdict(
     return UNPROVEN, _because(guard, poison, *failed)
 
 
-def _could_be_earlier(result: Result, mode: str) -> str | None:
-    """What it has seen of such a step; None: nothing that speaks for an earlier end."""
+def _could_be_earlier(result: Result, claim: str) -> str | None:
+    """What it has seen where `claim` is declared; None: nothing that speaks for an earlier end."""
     failure = result.failure
     if result.outcome not in _FAILED or failure is None:
         return None
-    return failure.observed if f"for {mode} steps" in failure.declared else None
+    others = {each.declared: each.observed for each in failure.elsewhere}
+    return {**others, failure.declared: failure.observed}.get(claim)
 
 
 def _seen(result: Result, mode: str, graphs: list[str]) -> str | None:

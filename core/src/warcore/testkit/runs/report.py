@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from warcore.testkit.subject import Subject
 
 SCHEMA = 1
-_LINES = 20
+_SHOWN = 20
 """Of what was printed, and of a traceback, at most: the last ones."""
 
 
@@ -45,14 +45,15 @@ def told(result: Result, subject: Subject) -> Iterator[tuple[str, str]]:
     yield "just this", command(result, subject)
     if failure is not None:
         yield "and", _more(failure)
-        yield "also at", "\n".join(_line(each) for each in failure.elsewhere)
+        yield "also", "\n".join(f"{e.declared}: {e.observed}" for e in _words(failure))
+        yield "also at", "\n".join(_line(each) for each in _lines(failure))
     yield "it printed", _end(result.output)
     yield "trace", _end(result.trace)
 
 
 def _more(failure: Failure) -> str:
     """What else fails, counted."""
-    more, others = failure.more, failure.elsewhere
+    more, others = failure.more, _lines(failure)
     parts = []
     if more and failure.cells:
         line = "the same line" if failure.where else "a line that no detector knows"
@@ -64,6 +65,15 @@ def _more(failure: Failure) -> str:
         lines = _count(len(others), "other line", "other lines")
         parts.append(f"{_count(cells, 'cell fails', 'cells fail')} at {lines}")
     return ", and ".join(parts)
+
+
+def _words(failure: Failure) -> list[Elsewhere]:
+    """What else is declared at its line, and wrong."""
+    return [other for other in failure.elsewhere if other.where == failure.where]
+
+
+def _lines(failure: Failure) -> list[Elsewhere]:
+    return [other for other in failure.elsewhere if other.where != failure.where]
 
 
 def _line(other: Elsewhere) -> str:
@@ -171,4 +181,4 @@ def _check(result: Result, subject: Subject) -> dict[str, Any]:
 
 
 def _end(text: str) -> str:
-    return "\n".join(text.rstrip().splitlines()[-_LINES:])
+    return "\n".join(text.rstrip().splitlines()[-_SHOWN:])
