@@ -57,6 +57,12 @@ def declares(subject):
     subject.ends["none"] = {"decode": "IN_REPLAY"}
 
 
+def guarded(subject):
+    """Looks with the page guard."""
+    with PageGuard():
+        pass
+
+
 def robbed(subject):
     """Loses the page guard's signal twice, the second time behind the last closing."""
     with PageGuard() as guard:

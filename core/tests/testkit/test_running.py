@@ -20,7 +20,7 @@ from warcore.testkit.environment import TIMEOUT_VARIABLE, time_limit
 from warcore.testkit.mishaps import ADVICE
 from warcore.testkit.outcome import NotApplicable, Outcome
 from warcore.testkit.runs import selection
-from warcore.testkit.runs.coverage import not_covered
+from warcore.testkit.runs.coverage import detectors, not_covered
 from warcore.testkit.runs.isolation import Isolation
 from warcore.testkit.runs.report import told
 from warcore.testkit.runs.running import run_checks
@@ -482,6 +482,33 @@ def test_who_took_the_signal_of_the_page_guard_is_said_with_the_check(run):
     assert [result.stolen for result in results.results] == [(), (THIEF,)]
     said = f"The page guard lost SIGSEGV to {THIEF} in backend.robbed, and had it again"
     assert [line for line in not_covered(results) if line.startswith(said)]
+
+
+# ---- who has looked ------------------------------------------------------------------------------
+
+
+@needs_guard
+def test_the_detectors_of_a_run_are_those_that_its_checks_have_looked_with(run):
+    checks = make(fake_rules.passes), make(fake_rules.guarded)
+    assert detectors_used(run(hostile.Good, *checks)) == ["page guard"]
+    results = run(hostile.Good, *checks, pattern="passes")
+    assert detectors_used(results) == []
+    assert any("had a use for: page guard, " in line for line in not_covered(results))
+
+
+def detectors_used(results):
+    return [each.name for each in detectors(results) if each.used]
+
+
+@pytest.mark.parametrize(("value", "unseen"), [("0", True), ("1", False)])
+def test_what_kernels_read_without_the_interpreter_was_not_seen_and_that_is_said(
+    rules, monkeypatch, value, unseen
+):
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", value)
+    rules(make(fake_rules.passes))
+    said = list(not_covered(run_checks(subject_of())))
+    assert any("what a Triton kernel reads was not seen" in line for line in said) == unseen
 
 
 @needs_guard

@@ -25,20 +25,24 @@ _ONLY_ON = {
 
 @attrs.frozen
 class Detector:
-    """One detector, and whether it could work."""
+    """One detector, and whether it has looked."""
 
     name: str
+    used: bool
+    """Whether a check that ran has looked with it."""
     why_not: str | None
     """None: it works here."""
 
 
 def detectors(results: Results) -> tuple[Detector, ...]:
-    """The detectors of the kit, and which of them could work in this run."""
+    """The detectors of the kit, which of them have looked in this run, and which could not."""
+    used = {name for result in results.results for name in result.detectors}
     found = []
-    for name, why in results.platform["detectors"].items():
+    for name, lacking in results.platform["detectors"].items():
         needed = _ONLY_ON.get(name, results.subject.device)
         elsewhere = needed != results.subject.device
-        found.append(Detector(name, f"{needed} device only" if elsewhere else why))
+        why = f"{needed} device only" if elsewhere else lacking
+        found.append(Detector(name, name in used, None if name in used else why))
     return tuple(found)
 
 
@@ -53,9 +57,13 @@ def not_covered(results: Results) -> Iterator[str]:
             "captured step: a read that changes no output, in an eager step, is not seen. The map "
             "of windows is not overwritten: only addresses in it are looked for."
         )
-    for detector in detectors(results):
+    every = detectors(results)
+    for detector in every:
         if detector.why_not is not None:
             yield f"The {detector.name} did not run: {detector.why_not}."
+    idle = [each.name for each in every if not each.used and each.why_not is None]
+    if idle:
+        yield f"No check that ran had a use for: {', '.join(idle)}."
     yield from _stolen(results)
     yield from _left_out(results)
     here = next((result.here for result in results.results if result.here), "")

@@ -30,6 +30,7 @@ from typing import Any
 import attrs
 
 from warcore.records import LoadError, PluginRecord, load
+from warcore.testkit.environment import kernels_are_interpreted
 from warcore.testkit.outcome import Failure, Outcome
 from warcore.testkit.packages.interpreter import keep_environment
 from warcore.testkit.packages.sources import homes_of
@@ -100,9 +101,18 @@ def describe_platform() -> dict[str, Any]:
             "event position": None,
             "seeded schedules": None,
             "pointer reachability": None,
-            "Triton interpreter": None if find_spec("triton") else "Triton is not installed",
+            "Triton interpreter": _no_interpreter(),
         },
     }
+
+
+def _no_interpreter() -> str | None:
+    """Why what a kernel reads is not seen on the host device; None: it is."""
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    if not kernels_are_interpreted():
+        return "TRITON_INTERPRET=1 is not set, so that what a Triton kernel reads was not seen"
+    return None
 
 
 def _fork() -> int:

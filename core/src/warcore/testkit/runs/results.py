@@ -42,6 +42,8 @@ class Result:
     """By kind of graph and mode: the ends that a backend declares for the cells looked at."""
     stolen: tuple[str, ...] = ()
     """Who took SIGSEGV away from the page guard meanwhile."""
+    detectors: tuple[str, ...] = ()
+    """Those that have looked, by name."""
     after: Result | None = None
     """The check whose outcome decided that this one was not run: the first of a chain of them."""
     here: str = ""

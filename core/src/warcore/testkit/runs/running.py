@@ -182,6 +182,7 @@ class Run:
             cells=verdict.cells,
             ends=verdict.ends,
             stolen=verdict.stolen,
+            detectors=verdict.detectors,
             here=self._here,
         )
 

@@ -10,6 +10,7 @@ import attrs
 from warcore.errors import PluginError, WiringError
 from warcore.testkit.access import Place
 from warcore.testkit.detectors.faults import stolen
+from warcore.testkit.detectors.used import forget, used
 from warcore.testkit.outcome import (
     Elsewhere,
     Failure,
@@ -45,6 +46,8 @@ class Verdict:
     """By kind of graph and mode: the ends that a backend declares for the cells looked at."""
     stolen: tuple[str, ...] = ()
     """Who took SIGSEGV away from the page guard meanwhile."""
+    detectors: tuple[str, ...] = ()
+    """Those that have looked, by name."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it; `of_plain` undoes it."""
@@ -78,11 +81,13 @@ def judge(
     """
     subject.offered.clear()
     subject.ends.clear()
+    forget()
     known = len(stolen())
     verdict = attrs.evolve(
         _judge(run, rule, subject, passing),
         ends=dict(subject.ends),
         stolen=tuple(dict.fromkeys(stolen()[known:])),
+        detectors=used(),
     )
     if not subject.offered:
         return verdict
