@@ -408,7 +408,7 @@ def test_a_known_failure_that_passes_is_an_error(rules, isolation):
     results = run_checks(subject_of(), known_failures=known, isolation=isolation)
     assert outcomes(results) == [Outcome.FAILED, Outcome.PASSED]
     said = dict(told(results.results[0], results.subject))
-    assert said["observed"] == "it passes: strike it out of known_failures"
+    assert said["observed"] == "it passes; strike it out of known_failures"
     assert not {"so what", "mend it"} & {*said}
     assert results.code == 1
 
@@ -418,7 +418,6 @@ def test_a_known_failure_that_passes_is_an_error(rules, isolation):
     [
         (fake_rules.refuted, Outcome.BLOCKED),
         (fake_rules.blind, Outcome.UNPROVEN),
-        (fake_rules.absent, Outcome.NOT_APPLICABLE),
     ],
 )
 def test_a_known_failure_is_about_a_check_that_was_run(rules, isolation, need, outcome):
@@ -429,6 +428,24 @@ def test_a_known_failure_is_about_a_check_that_was_run(rules, isolation, need, o
     results = run_checks(subject_of(), known_failures={"backend.it": "later"}, isolation=isolation)
     assert results.results[1].outcome is outcome
     assert "later" not in results.results[1].why
+
+
+@pytest.mark.parametrize("needs", [(), ("backend.first",)], ids=["itself", "what it needs"])
+def test_a_known_failure_that_does_not_apply_is_stale_which_is_an_error(rules, isolation, needs):
+    first = make(fake_rules.absent, name="first")
+    rules(first, make(fake_rules.absent, name="it", level="SHOULD", needs=needs))
+    results = run_checks(subject_of(), known_failures={"backend.it": "later"}, isolation=isolation)
+    failure = results.results[1].failure
+    assert failure.observed.startswith("it does not apply: ")
+    assert failure.observed.endswith("it has no graphs; strike it out of known_failures")
+    assert results.code == 1
+
+
+def test_a_known_failure_may_be_of_another_device(rules, isolation):
+    elsewhere = make(fake_rules.refuted, name="it", level="SHOULD", devices=("cuda",))
+    rules(make(fake_rules.passes), elsewhere)
+    results = run_checks(subject_of(), known_failures={"backend.it": "later"}, isolation=isolation)
+    assert outcomes(results) == [Outcome.PASSED, Outcome.NOT_APPLICABLE]
 
 
 @pytest.mark.parametrize(

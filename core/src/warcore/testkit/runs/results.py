@@ -35,7 +35,7 @@ class Result:
     counted: bool = True
     """Not if the check is newer than the plugin's contract."""
     stale: bool = False
-    """Whether it was listed as a known failure, and passes."""
+    """Whether it was listed as a known failure, and passes or does not apply."""
     cells: int | None = None
     """How many cells of a grid it has looked at; None: it has none."""
     ends: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)

@@ -117,7 +117,7 @@ class Run:
                 result = self._found(check)
             counted = not is_newer(check, self._contract)
             result = attrs.evolve(result, counted=counted)
-            if check.name in self._known:
+            if check.name in self._known and self._subject.device in check.devices:
                 result = _expected(result, self._known[check.name])
             self._results[check.name] = result
         return self._results[check.name]
@@ -212,11 +212,14 @@ def _expected(result: Result, reason: str) -> Result:
     """A result that its author has foretold."""
     if result.outcome is Outcome.FAILED:
         return attrs.evolve(result, outcome=Outcome.EXPECTED_FAILURE, why=reason)
-    if result.outcome is not Outcome.PASSED:
+    if result.outcome is Outcome.PASSED:
+        what = "it passes"
+    elif result.outcome is Outcome.NOT_APPLICABLE and result.cells != 0:
+        what = f"it does not apply: {result.why}"
+    else:
         return result
     failure = Failure(
-        f"that it fails {result.check}: {reason}",
-        "it passes: strike it out of known_failures",
+        f"that it fails {result.check}: {reason}", f"{what}; strike it out of known_failures"
     )
     return attrs.evolve(result, outcome=Outcome.FAILED, failure=failure, stale=True)
 
