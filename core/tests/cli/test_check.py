@@ -240,6 +240,23 @@ def test_what_could_not_run_for_the_sake_of_another_check_is_a_line_and_no_more(
     assert [f"\n{each}: could not run\n" in out for each in (unproven, after)] == [True, False]
 
 
+def test_a_plugin_that_cannot_be_loaded_is_told_once_and_not_by_each_check(
+    check, toy_site, monkeypatch
+):
+    toy_site.add("gone", {"backend": {"gone": "gone:Gone"}}, gone="import no_such_module")
+    monkeypatch.setenv(ALLOWLIST, "gone")
+    rules = [make(fake_rules.passes, name=name) for name in ("one", "two", "three")]
+    code, out, _ = check("gone", "-k", "o", rules=rules)
+    why = "it needs the module no_such_module, which is not installed"
+    assert out.splitlines()[1:3] == [
+        "  failed            plugin.loads",
+        f"  blocked           2 checks: plugin.loads: failed, {why}",
+    ]
+    assert "\nplugin.loads: failed\n" in out
+    assert "pip install no_such_module" in out
+    assert code == 1
+
+
 def test_a_cell_that_nothing_has_is_told_before_what_its_checks_need(check):
     looks = make(cell_rules.looks, needs=("backend.passes",))
     code, out, err = check("toy-rows", "-k", "looks", "--cell", "nonsense", rules=[PASSES, looks])

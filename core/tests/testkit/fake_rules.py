@@ -27,6 +27,11 @@ def passes(subject):
     pass
 
 
+def unseen(subject):
+    """Has no class to look at."""
+    assert subject.cls is None
+
+
 def absent(subject):
     raise NotApplicable("it has no graphs")
 

@@ -61,6 +61,13 @@ def test_what_moves_or_is_not_in_the_plugin_may_only_be_slow(after, stacks):
     assert verdict.why == f"it did not end within 8 s; it has more with {TIMEOUT_VARIABLE}=SECONDS"
 
 
+def test_a_plugin_that_takes_too_long_to_load_may_only_be_slow(after, tmp_path):
+    (tmp_path / "homes").unlink()
+    verdict = after(stands(7, 9))
+    assert verdict.outcome is Outcome.UNPROVEN
+    assert verdict.why.startswith("while it was loaded, it did not end within 8 s; it has more")
+
+
 def test_a_look_that_was_broken_off_by_the_end_changes_nothing(after):
     assert after(stands(7, 7) + LOOK).failure.mishap == "hung"
 

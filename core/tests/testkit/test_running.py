@@ -280,11 +280,48 @@ def test_a_plugin_that_cannot_be_loaded_fails_once_and_blocks_the_rest(
 ):
     two = make(fake_rules.passes), make(fake_rules.passes, name="two")
     results = run_record(written(source), *two)
-    assert outcomes(results) == [Outcome.FAILED, Outcome.BLOCKED]
-    assert results.results[0].failure.observed.startswith(observed)
-    assert results.results[0].failure.where.endswith(line)
-    assert results.results[1].why == "it cannot be loaded, see backend.passes"
+    loads, *rest = results.results
+    assert [str(result.check) for result in results.results] == ["plugin.loads", *map(str, two)]
+    assert outcomes(results) == [Outcome.FAILED, Outcome.BLOCKED, Outcome.BLOCKED]
+    assert loads.failure.declared == "the entry point x = x_broken:B"
+    assert loads.failure.observed.startswith(observed)
+    assert loads.failure.where.endswith(line)
+    assert {each.why for each in rest} == {f"plugin.loads: failed, {loads.failure.observed}"}
     assert results.code == 1
+    said = list(not_covered(results))
+    assert "It was not loaded: nothing that it does was looked at." in said
+    assert not [line for line in said if "grid" in line]
+
+
+@pytest.mark.parametrize(
+    ("source", "mend"),
+    [
+        ("import no_such_module", "`pip install no_such_module`, or what else holds this module"),
+        ("import x_broken.inner", "Import it alone, by `python -c 'import x_broken'`"),
+        ("1 / 0", "Import it alone, by `python -c 'import x_broken'`, and mend what that raises."),
+        ("", 'Define the class in x_broken, or correct the entry point `x = "x_broken:B"` in'),
+        ("B = 3", "Define the class in x_broken, or correct the entry point"),
+    ],
+)
+def test_the_advice_for_a_plugin_that_cannot_be_loaded_fits_its_cause(
+    run_record, written, source, mend
+):
+    results = run_record(written(source), make(fake_rules.passes))
+    said = dict(told(results.results[0], results.subject))
+    assert said["mend it"].startswith(mend)
+    assert said["just this"].endswith("-k plugin.loads")
+
+
+def test_an_entry_point_to_no_module_is_to_be_corrected(run_record):
+    record = PluginRecord("backend", "x", "x-dist", "1.0", "x_nowhere:B")
+    results = run_record(record, make(fake_rules.passes))
+    assert results.results[0].failure.mend.startswith("See that its package holds x_nowhere, or")
+
+
+def test_what_looks_at_sources_alone_is_held_to_a_plugin_that_cannot_be_loaded(run_record, written):
+    sources = make(fake_rules.unseen, loads=False)
+    results = run_record(written("1 / 0"), make(fake_rules.passes), sources)
+    assert outcomes(results) == [Outcome.FAILED, Outcome.BLOCKED, Outcome.PASSED]
 
 
 # ---- classes of this process only ----------------------------------------------------------------

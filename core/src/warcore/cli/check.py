@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from warcore.cli.output import aligned, console, debug_option, progress
+from warcore.cli.output import aligned, console, counted, debug_option, progress
 from warcore.cli.settings import read_options
 from warcore.cli.subject import subject_of
 from warcore.cli.usage import OneOf
@@ -124,6 +124,7 @@ def _run(subject: Subject, pattern: str) -> Results:
     """Run the checks: a line for each, and on a terminal a bar below them."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
+    from warcore.testkit.runs.check import LOADS
     from warcore.testkit.runs.running import run_checks
     from warcore.testkit.runs.selection import Selection
 
@@ -141,13 +142,26 @@ def _run(subject: Subject, pattern: str) -> Results:
                 screen.print(heading.pop(), style="bold", soft_wrap=True)
             bar.update(task, description=check.name)
 
-        def ends(result: Result) -> None:
+        def show(result: Result, line: str) -> None:
             # Above the bar, where both are one terminal.
             out = bar.console if screen.is_terminal and bar.console.is_terminal else screen
-            out.print(_line(result), style=_style(result), soft_wrap=True)
-            bar.advance(task)
+            out.print(line, style=_style(result), soft_wrap=True)
 
-        return run_checks(subject, pattern, starts=starts, ends=ends)
+        unloaded: list[Result] = []
+
+        def ends(result: Result) -> None:
+            bar.advance(task)
+            if result.after is not None and result.after.check.name == LOADS:
+                unloaded.append(result)
+            else:
+                show(result, _line(result))
+
+        results = run_checks(subject, pattern, starts=starts, ends=ends)
+        if unloaded:
+            # One fact, however many checks it keeps from being held.
+            first, count = unloaded[0], counted(len(unloaded), "check")
+            show(first, f"  {first.outcome.value:<16}  {count}: {first.why}")
+        return results
 
 
 def _line(result: Result) -> str:

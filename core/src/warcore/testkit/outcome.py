@@ -61,6 +61,8 @@ class Failure:
     """The other lines at which cells fail, by their first cell; or the other words at this line."""
     mishap: Mishap = ""
     """What befell the check, if it has not seen its rule broken: then that is the failure."""
+    mend: str = ""
+    """How to mend just this, where the check or the mishap knows it for the whole kind only."""
 
 
 class Refuted(Exception):

@@ -18,7 +18,7 @@ from warcore.testkit.packages.sources import is_home
 from warcore.testkit.runs.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from warcore.testkit.mishaps import Mishap
 
@@ -92,7 +92,8 @@ def _cut_short(
     else:
         why = _end(code)
     where = "" if place is None else str(place)
-    failure = Failure(task["rule"], f"{doing}{why}", where, mishap=mishap)
+    declared = task["rule"] if homes else entry_point_of(task["record"])
+    failure = Failure(declared, f"{doing}{why}", where, mishap=mishap)
     return Verdict(Outcome.FAILED, failure=failure, trace=last)
 
 
@@ -132,6 +133,11 @@ def _place(stacks: str, homes: Sequence[str]) -> Place | None:
             line = int(number)
             return Place(file, line, linecache.getline(file, line).strip())
     return None
+
+
+def entry_point_of(record: Mapping[str, Any]) -> str:
+    """What is declared of a plugin that is not loaded."""
+    return f"the entry point {record['name']} = {record['entry_point']}"
 
 
 def homes_around(file: str | None) -> list[str]:

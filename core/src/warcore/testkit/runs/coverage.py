@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from warcore.testkit.outcome import Outcome
+from warcore.testkit.runs.check import LOADS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +73,9 @@ def not_covered(results: Results) -> Iterator[str]:
             f"Checks ran in this process, for {here}: what a crash or a hang of the plugin would "
             "have been was not tried."
         )
+    roots = {result.after.check.name for result in results.results if result.after is not None}
+    if LOADS in roots:
+        yield "It was not loaded: nothing that it does was looked at."
     if any(result.outcome is Outcome.UNPROVEN for result in results.results):
         yield "Where a check could not run, nothing is known."
 
@@ -99,7 +103,7 @@ def _left_out(results: Results) -> Iterator[str]:
         yield f"No check has a cell that is called {subject.cells!r} (--cell): none was walked."
     elif subject.cells:
         yield f"Of the grid only the cells called {subject.cells!r} were walked (--cell)."
-    elif not subject.thorough:
+    elif not subject.thorough and any(result.cells for result in results.results):
         yield "The default grid was walked; --all walks the whole of it."
     if subject.set_options:
         chosen = ", ".join(f"{key}={text}" for key, text in subject.set_options.items())

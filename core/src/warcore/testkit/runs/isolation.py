@@ -155,6 +155,7 @@ def _task(check: Check, subject: Subject, seconds: float, folder: str) -> dict[s
         **told,
         "function": name,
         "rule": check.rule,
+        "loads": check.loads,
         "same_file": file,
         "seconds": seconds,
         "folder": folder,

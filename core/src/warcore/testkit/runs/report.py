@@ -41,7 +41,7 @@ def told(result: Result, subject: Subject) -> Iterator[tuple[str, str]]:
         advice = ADVICE.get(failure.mishap)
         if not result.stale:
             yield "so what", check.incident if advice is None else advice.so_what
-            yield "mend it", check.mend if advice is None else advice.mend
+            yield "mend it", failure.mend or (check.mend if advice is None else advice.mend)
     yield "just this", command(result, subject)
     if failure is not None:
         yield "and", _more(failure)

@@ -71,7 +71,7 @@ class Results:
     contract: str
     """The minor of warcore to which the plugin is written."""
     results: tuple[Result, ...]
-    """One for each check of the selection."""
+    """One for each check of the selection; before them `plugin.loads`, if that has failed them."""
     platform: Mapping[str, Any]
 
     @property

@@ -13,6 +13,7 @@ from warcore.errors import ConfigError
 from warcore.testkit.environment import time_limit
 from warcore.testkit.outcome import Failure, Outcome
 from warcore.testkit.runs.aftermath import Ended, NotHere
+from warcore.testkit.runs.check import LOADS, loads_check
 from warcore.testkit.runs.isolation import Isolation
 from warcore.testkit.runs.results import Result, Results
 from warcore.testkit.runs.selection import Selection, contract_of, is_newer, wrong_entries
@@ -56,11 +57,20 @@ def run_checks(
     with Run(subject, known, isolation) as run:
         if subject.cells and pattern:
             run.refuse_unmet(selection)
-        results = []
+        results: list[Result] = []
+
+        def tell(result: Result) -> None:
+            results.append(result)
+            ends(result)
+
         for check in selection.checks:
             starts(check)
-            results.append(run.result(check, selection))
-            ends(results[-1])
+            result = run.result(check, selection)
+            first = run.unloadable
+            if first is not None and all(first.check is not told.check for told in results):
+                tell(first)
+            if result is not first:
+                tell(result)
         contract = contract_of(subject.record)
         return Results(subject, selection, contract, tuple(results), run.platform)
 
@@ -82,7 +92,8 @@ class Run:
         self._isolation = isolation
         self._lent = isolation is not None
         self._here = ""
-        self._unloadable = ""
+        self.unloadable: Result | None = None
+        """What came of `plugin.loads`, once the plugin could not be loaded for any check."""
 
     def __enter__(self) -> Self:
         return self
@@ -124,8 +135,8 @@ class Run:
 
     def _without(self, before: list[Result], check: Check) -> Result | None:
         """The result of a check that was not run, for what comes before; None if it can be run."""
-        if self._unloadable:
-            return Result(check, Outcome.BLOCKED, self._unloadable)
+        if self.unloadable is not None and check.loads and check.name != LOADS:
+            return _not_loaded(check, self.unloadable)
         if self._subject.device not in check.devices:
             where = " or ".join(check.devices)
             return Result(check, Outcome.NOT_APPLICABLE, f"it is held on {where} only")
@@ -168,9 +179,18 @@ class Run:
 
     def _found(self, check: Check) -> Result:
         ended = self._ended(check, self._subject)
+        if ended.loaded:
+            return self._result(check, ended)
+        loads = loads_check()
+        self.unloadable = self._results[LOADS] = attrs.evolve(
+            self._result(loads, ended), counted=not is_newer(loads, self._contract)
+        )
+        if check.name == LOADS:
+            return self.unloadable
+        return _not_loaded(check, self.unloadable)
+
+    def _result(self, check: Check, ended: Ended) -> Result:
         verdict = ended.verdict
-        if not ended.loaded:
-            self._unloadable = f"it cannot be loaded, see {check}"
         return Result(
             check,
             verdict.outcome,
@@ -199,6 +219,11 @@ class Run:
         if self._isolation is None:
             self._isolation = Isolation()
         return self._isolation
+
+
+def _not_loaded(check: Check, loads: Result) -> Result:
+    then = Outcome.BLOCKED if loads.outcome is Outcome.FAILED else loads.outcome
+    return Result(check, then, _because(loads), after=loads)
 
 
 def _because(need: Result) -> str:
