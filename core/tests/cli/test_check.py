@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -341,17 +342,20 @@ sys.exit(main())
 
 @pytest.fixture
 def start(toy_site, tmp_path):
-    """`start(RULES, **streams)`: `warcore check toy-rows` with these rules in a process."""
+    """`start(RULES, ...)`: `warcore check toy-rows ...` with these rules in a process."""
     tests = str(Path(__file__).resolve().parents[1])
 
-    def started(rules, **streams):
+    (tmp_path / "temporary").mkdir()
+
+    def started(rules, *more, **streams):
         return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, rules, "check", "toy-rows"],
+            [sys.executable, "-c", PROGRAM, rules, "check", "toy-rows", *more],
             env={
                 "PATH": os.environ["PATH"],
                 "PYTHONPATH": os.pathsep.join([str(toy_site.path), tests]),
                 "XDG_CACHE_HOME": str(tmp_path / "cache"),
                 "TERM": "xterm-256color",
+                "TMPDIR": str(tmp_path / "temporary"),
                 "WARCORE_TEST_FILE": str(tmp_path / "pid"),
             },
             **streams,
@@ -377,8 +381,8 @@ def test_a_terminal_gets_colours_and_a_bar_that_vanishes(start):
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") > 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_check_ends_with_the_command(start, tmp_path, number):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_check_ends_with_the_command_and_leaves_no_file(start, tmp_path, number):
     os.mkfifo(tmp_path / "pid")
     process = start("waits", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     with (tmp_path / "pid").open() as told:
@@ -389,3 +393,23 @@ def test_a_check_ends_with_the_command(start, tmp_path, number):
         assert told.read() == ""
     if number == signal.SIGINT:
         assert (process.returncode, err) == (130, "interrupted\n")
+    # Who removes what is left outlives the command by a moment.
+    deadline = time.monotonic() + 60
+    while list((tmp_path / "temporary").iterdir()):
+        assert time.monotonic() < deadline
+
+
+def test_ctrl_c_tells_how_far_it_came_and_writes_down_what_was_found(start, tmp_path):
+    os.mkfifo(tmp_path / "pid")
+    report = tmp_path / "r.json"
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = start("refuted,waits", "--json", str(report), **streams)
+    with (tmp_path / "pid").open() as told:
+        told.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    said = "interrupted: 1 of 2 checks ran\nNext: warcore check backend:toy-rows\n"
+    assert (process.returncode, err) == (130, said)
+    document = json.loads(report.read_text())
+    assert [each["outcome"] for each in document["checks"]] == ["failed"]
+    assert "It was interrupted after 1 of 2 checks." in document["not_covered"]

@@ -11,6 +11,7 @@ import torch
 from warcore.testkit import mark, observe
 from warcore.testkit.detectors.guard import PageGuard
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
+from warcore.testkit.packages.interpreter import scratch
 from warcore.testkit.runs.check import Check
 
 
@@ -91,8 +92,8 @@ def robbed_and_observed(subject):
 
 
 def waits(subject):
-    """Tells who it is, and never ends."""
-    with Path(os.environ["WARCORE_TEST_FILE"]).open("w") as file:
+    """Makes a folder, tells who it is, and never ends."""
+    with scratch("ask"), Path(os.environ["WARCORE_TEST_FILE"]).open("w") as file:
         file.write(f"{os.getpid()}\n")
         file.flush()
         signal.pause()

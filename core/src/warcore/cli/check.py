@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from warcore.cli import interrupts
+from warcore.cli.interrupts import INTERRUPTED
 from warcore.cli.output import aligned, console, counted, debug_option, progress
 from warcore.cli.settings import read_options
 from warcore.cli.subject import subject_of
@@ -84,7 +86,8 @@ def check(
     """Hold the installed plugin NAME to the contract of warcore.
 
     Runs each check in a process of its own, for at most 60 s (WARCORE_CHECK_TIMEOUT=SECONDS).
-    Exit code: 0 conformant, 1 not conformant, 2 it could not be found out.
+    Exit code: 0 conformant, 1 not conformant, 2 it could not be found out; 130 for Ctrl-C, with
+    what was found until then in the JSON document.
     """
     from warcore.cli.files import Target
     from warcore.cli.loading import torch_needed
@@ -111,13 +114,16 @@ def check(
         results = _run(subject, pattern)
     from warcore.testkit.runs.lastreport import keep
 
-    _conclude(results)
-    keep(results)
+    if results.interrupted:
+        _tell_interrupted(results)
+    else:
+        _conclude(results)
+        keep(results)
     if target is not None:
         from warcore.testkit.runs.report import document
 
         target.write([json.dumps(document(results), indent=2, ensure_ascii=False), "\n"])
-    ctx.exit(results.code)
+    ctx.exit(INTERRUPTED if results.interrupted else results.code)
 
 
 def _run(subject: Subject, pattern: str) -> Results:
@@ -125,7 +131,7 @@ def _run(subject: Subject, pattern: str) -> Results:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
     from warcore.testkit.runs.check import LOADS
-    from warcore.testkit.runs.running import run_checks
+    from warcore.testkit.runs.running import Interrupted, run_checks
     from warcore.testkit.runs.selection import Selection
 
     total = len(Selection.of(subject.record.kind, pattern).checks)
@@ -156,7 +162,10 @@ def _run(subject: Subject, pattern: str) -> Results:
             else:
                 show(result, _line(result))
 
-        results = run_checks(subject, pattern, starts=starts, ends=ends)
+        try:
+            results = run_checks(subject, pattern, starts=starts, ends=ends)
+        except Interrupted as pressed:
+            results = pressed.results
         if unloaded:
             # One fact, however many checks it keeps from being held.
             first, count = unloaded[0], counted(len(unloaded), "check")
@@ -208,6 +217,14 @@ def _conclude(results: Results) -> None:
         screen.print(f"    {each}", soft_wrap=True)
     style = {0: "bold green", 1: "bold red"}.get(results.code, "bold yellow")
     screen.print(f"\n{summed(results)}: {verdict(results)}", style=style, soft_wrap=True)
+
+
+def _tell_interrupted(results: Results) -> None:
+    from warcore.testkit.runs.report import again
+
+    interrupts.told()
+    count = f"{results.ran} of {counted(len(results.selection.checks), 'check')}"
+    click.echo(f"interrupted: {count} ran\nNext: {again(results)}", err=True)
 
 
 def _print_failure(screen: Console, result: Result, subject: Subject) -> None:

@@ -33,13 +33,30 @@ _ENVIRONMENT: Final[dict[str, str]] = {}
 """In which interpreters begin; empty: in this process's own."""
 
 
-def keep_environment() -> None:
+_place: str | None = None
+"""Where `scratch` makes folders; None: where everybody's temporary files are."""
+
+
+def keep_environment(folder: str) -> None:
     """Let interpreters begin in the environment of this moment, whatever changes it later on.
 
     Called before a plugin is loaded here: what its import sets would otherwise be there already
-    when a fresh interpreter watches it being set.
+    when a fresh interpreter watches it being set. folder: for the files of a check, which whoever
+    has started the process will remove, however it ends.
     """
+    global _place  # noqa: PLW0603 - a process holds one plugin to one check
     _ENVIRONMENT.update(os.environ)
+    _place = folder
+
+
+def scratch(name: str) -> TemporaryDirectory[str]:
+    """A folder for files of the kit that vanishes with its context, or else with the check."""
+    return TemporaryDirectory(prefix=f"warcore-{name}-", dir=_place, ignore_cleanup_errors=True)
+
+
+def begin() -> dict[str, str]:
+    """The environment for a program of the kit's: its temporary files go where `scratch` goes."""
+    return {**os.environ, **({} if _place is None else {"TMPDIR": _place})}
 
 
 @attrs.frozen
@@ -71,7 +88,7 @@ def ask(function: str, task: Mapping[str, Any], seconds: float = PATIENCE) -> En
     task and the answer are dicts that JSON can carry. Standard output and standard error of the
     process are one file, to which it writes without a buffer.
     """
-    with TemporaryDirectory(prefix="warcore-ask-") as folder:
+    with scratch("ask") as folder:
         result, noise, given = (Path(folder, name) for name in ("result", "noise", "task"))
         whole = {
             **task,

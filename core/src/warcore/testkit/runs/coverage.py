@@ -96,6 +96,8 @@ def _stolen(results: Results) -> Iterator[str]:
 def _left_out(results: Results) -> Iterator[str]:
     """What was not asked for, or does not count."""
     subject, selection = results.subject, results.selection
+    if results.interrupted:
+        yield f"It was interrupted after {results.ran} of {len(selection.checks)} checks."
     if selection.pattern:
         left = selection.available - len(selection.checks)
         yield f"{left} of {selection.available} checks were left out (-k {selection.pattern})."

@@ -17,6 +17,7 @@ import os
 import pickle
 import platform
 import select
+import shutil
 import signal
 import sys
 import time
@@ -59,6 +60,7 @@ def serve() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken)
     os.write(answers, f"{json.dumps(describe_platform())}\n".encode())
+    folder = ""
     with os.fdopen(tasks, "rb") as lines:
         for line in lines:
             task = json.loads(line)
@@ -70,7 +72,11 @@ def serve() -> None:
                 _child(task)
             code = _wait(pid, task["seconds"] + GRACE_S, tasks, wake)
             end_orphans()
-            os.write(answers, f"{json.dumps(code)}\n".encode())
+            with suppress(BrokenPipeError):
+                os.write(answers, f"{json.dumps(code)}\n".encode())
+            folder = task["folder"]
+    # Whoever asked may have ended without a chance to do it.
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _preload() -> None:
@@ -198,7 +204,7 @@ def _settle(task: dict[str, Any]) -> None:
     faulthandler.enable(stacks)
     faulthandler.dump_traceback_later(task["seconds"] / LOOKS, repeat=True, file=stacks)
     sys.path[:] = task["path"]
-    keep_environment()
+    keep_environment(task["folder"])
     random.seed(0)
     torch = sys.modules.get("torch")
     if torch is not None:

@@ -91,7 +91,26 @@ def command(result: Result, subject: Subject) -> str:
     record = subject.record
     if record.distribution is None:
         return f"pytest -k {shlex.quote(result.check.name)}"
-    words = ["warcore", "check", f"{record.kind}:{record.name}", "-k", result.check.name]
+    words = _words_of(subject, result.check.name)
+    if result.failure is not None and result.failure.cell:
+        words += ["--cell", result.failure.cell]
+    return shlex.join(words)
+
+
+def again(results: Results) -> str:
+    """The command that repeats a whole run of an installed plugin."""
+    words = _words_of(results.subject, results.selection.pattern)
+    if results.subject.cells:
+        words += ["--cell", results.subject.cells]
+    return shlex.join(words)
+
+
+def _words_of(subject: Subject, pattern: str) -> list[str]:
+    """What to type for some checks of an installed plugin."""
+    record = subject.record
+    words = ["warcore", "check", f"{record.kind}:{record.name}"]
+    if pattern:
+        words += ["-k", pattern]
     if subject.device != "host":
         words += ["--device", subject.device]
     if subject.thorough:
@@ -100,9 +119,7 @@ def command(result: Result, subject: Subject) -> str:
         words += ["--reference", subject.reference]
     for key, text in subject.set_options.items():
         words += ["--opt", f"{record.name}.{key}={text}"]
-    if result.failure is not None and result.failure.cell:
-        words += ["--cell", result.failure.cell]
-    return shlex.join(words)
+    return words
 
 
 def as_text(result: Result, subject: Subject) -> str:

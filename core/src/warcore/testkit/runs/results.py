@@ -73,6 +73,8 @@ class Results:
     results: tuple[Result, ...]
     """One for each check of the selection; before them `plugin.loads`, if that has failed them."""
     platform: Mapping[str, Any]
+    interrupted: bool = False
+    """Whether Ctrl-C came before the last check had ended."""
 
     @property
     def total(self) -> int:
@@ -86,9 +88,14 @@ class Results:
         return {outcome: counted.count(outcome) for outcome in Outcome}
 
     @property
+    def ran(self) -> int:
+        """How many checks of the selection came to an end."""
+        return sum(result.check in self.selection.checks for result in self.results)
+
+    @property
     def whole(self) -> bool:
-        """Whether no check and no cell of the grid was left out by request."""
-        return not self.selection.pattern and not self.subject.cells
+        """Whether no check and no cell of the grid was left out, by request or for Ctrl-C."""
+        return not (self.selection.pattern or self.subject.cells or self.interrupted)
 
     @property
     def unmet(self) -> bool:
@@ -100,7 +107,9 @@ class Results:
         """The exit code: 0 conformant, 1 not, 2 it could not be found out."""
         if any(result.refutes for result in self.results):
             return REFUTED
-        leaves_open = self.unmet or any(result.leaves_open for result in self.results)
+        leaves_open = (
+            self.interrupted or self.unmet or any(result.leaves_open for result in self.results)
+        )
         if leaves_open or not self.counts[Outcome.PASSED]:
             return NO_VERDICT
         return CONFORMANT

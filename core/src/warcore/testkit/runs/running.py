@@ -44,7 +44,8 @@ def run_checks(
     of its own. starts and ends are told of each check.
 
     ConfigError if no check fits, if none of those that do has the cells that were asked for, or for
-    an entry of `known_failures` that no check or a MUST has, or that has no reason.
+    an entry of `known_failures` that no check or a MUST has, or that has no reason. Interrupted for
+    a Ctrl-C once the first check has ended.
     """
     known = dict(known_failures or {})
     selection = Selection.of(subject.record.kind, pattern)
@@ -63,16 +64,34 @@ def run_checks(
             results.append(result)
             ends(result)
 
-        for check in selection.checks:
-            starts(check)
-            result = run.result(check, selection)
-            first = run.unloadable
-            if first is not None and all(first.check is not told.check for told in results):
-                tell(first)
-            if result is not first:
-                tell(result)
-        contract = contract_of(subject.record)
-        return Results(subject, selection, contract, tuple(results), run.platform)
+        def found(*, interrupted: bool = False) -> Results:
+            contract = contract_of(subject.record)
+            every = tuple(results)
+            return Results(subject, selection, contract, every, run.platform, interrupted)
+
+        try:
+            for check in selection.checks:
+                starts(check)
+                result = run.result(check, selection)
+                first = run.unloadable
+                if first is not None and all(first.check is not told.check for told in results):
+                    tell(first)
+                if result is not first:
+                    tell(result)
+        except KeyboardInterrupt as pressed:
+            if not results:
+                raise
+            raise Interrupted(found(interrupted=True)) from pressed
+        return found()
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C came in a run."""
+
+    def __init__(self, results: Results) -> None:
+        super().__init__()
+        self.results = results
+        """What was found until then."""
 
 
 class Run:
