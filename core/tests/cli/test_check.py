@@ -209,12 +209,26 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_run(check, tmp_path
         (["toy-rows", "--device", "cude"], "--device does not take 'cude'; did you mean cuda?"),
         (["toy"], "there are no checks of a model in this version of warcore yet"),
         (["--explain", "backend.pases"], "no check is called 'backend.pases'; did you mean"),
+        (["--explain", "x"], "no check is called 'x'\nNext: warcore check --explain\n"),
     ],
 )
 def test_a_wrong_name_is_told_with_what_was_meant(check, args, message):
     code, out, err = check(*args)
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize(
+    ("args", "meant"),
+    [
+        (["toy_rows"], "toy-rows"),
+        (["backend:toy-row"], "backend:toy-rows"),
+        (["--explain", "passes"], "--explain backend.passes"),
+        (["--explain", "pases"], "--explain backend.passes"),
+    ],
+)
+def test_a_name_that_is_near_one_gets_the_command_to_type(check, args, meant):
+    assert check(*args)[2].splitlines()[-1] == f"Next: warcore check {meant}"
 
 
 def test_what_cannot_be_run_is_told_before_anything_else(check, monkeypatch):
@@ -258,9 +272,10 @@ def test_a_plugin_that_cannot_be_loaded_is_told_once_and_not_by_each_check(
     assert code == 1
 
 
-def test_a_cell_that_nothing_has_is_told_before_what_its_checks_need(check):
+@pytest.mark.parametrize("pattern", [["-k", "looks"], []])
+def test_a_cell_that_nothing_has_is_told_before_what_its_checks_need(check, pattern):
     looks = make(cell_rules.looks, needs=("backend.passes",))
-    code, out, err = check("toy-rows", "-k", "looks", "--cell", "nonsense", rules=[PASSES, looks])
+    code, out, err = check("toy-rows", *pattern, "--cell", "nonsense", rules=[PASSES, looks])
     assert (code, out) == (2, "")
     assert err.startswith("error: backend.looks: none of its 1 cells is called 'nonsense'")
     assert err.splitlines()[-1].startswith("Next: --cell")
@@ -279,6 +294,33 @@ def test_explain_prints_the_three_paragraphs_and_runs_nothing(check):
     assert code == 0
     assert out.split("\n\n")[1:] == ["The rule of backend.refuted.", "So.", "Mend.\n"]
     assert re.search(r"level +MUST", out)
+
+
+def test_explain_says_what_a_check_needs_and_comes_after_and_where_it_is_held(check):
+    facts = {"needs": ("backend.passes",), "after": ("backend.absent",), "devices": ("cuda",)}
+    _, out, _ = check(
+        "--explain", "backend.it", rules=[make(fake_rules.passes, name="it", **facts)]
+    )
+    for heading, text in {
+        "needs": "backend.passes",
+        "comes after": "backend.absent",
+        "held on": "cuda",
+    }.items():
+        assert re.search(rf"^    {heading} +{text}$", out, re.MULTILINE)
+
+
+def test_explain_without_a_check_lists_the_checks_and_runs_none(check):
+    rules = [PASSES, make(fake_rules.absent, kind=None), make(fake_rules.blind, level="SHOULD")]
+    code, out, _ = check("toy-rows", "--explain", rules=rules)
+    assert code == 0
+    assert [line.split()[:2] for line in out.splitlines()] == [
+        ["CHECK", "LEVEL"],
+        ["plugin.absent", "MUST"],
+        ["backend.passes", "MUST"],
+        ["backend.blind", "SHOULD"],
+    ]
+    assert check("--explain", rules=rules)[1] == out
+    assert "absent" not in check("toy-rows", "-k", "blind", "--explain", rules=rules)[1]
 
 
 # ---- what is left for the next listing -----------------------------------------------------------

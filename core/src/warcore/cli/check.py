@@ -10,7 +10,7 @@ import click
 
 from warcore.cli import interrupts
 from warcore.cli.interrupts import INTERRUPTED
-from warcore.cli.output import aligned, console, counted, debug_option, progress
+from warcore.cli.output import console, counted, debug_option, progress
 from warcore.cli.settings import read_options
 from warcore.cli.subject import subject_of
 from warcore.cli.usage import OneOf
@@ -66,7 +66,13 @@ _COPIED = {"at", "just this", "also", "also at", "it printed", "trace"}
     callback=read_options,
     help="Check the plugin with an option set; repeatable.",
 )
-@click.option("--explain", metavar="CHECK", help="Say what a check is about, and run nothing.")
+@click.option(
+    "--explain",
+    metavar="[CHECK]",
+    is_flag=False,
+    flag_value="",
+    help="Say what a check is about, and run nothing; without CHECK, which checks there are.",
+)
 @debug_option
 @click.pass_context
 def check(
@@ -94,9 +100,12 @@ def check(
 
     with torch_needed("checking", "a plugin"):
         if explain is not None:
-            from warcore.testkit.runs.selection import find_check
+            from warcore.cli.explaining import explain_check, list_checks
 
-            _explain(find_check(explain))
+            if explain:
+                explain_check(explain)
+            else:
+                list_checks(name, pattern)
             return
         if name is None:
             raise ConfigError(
@@ -241,16 +250,3 @@ def _print_failure(screen: Console, result: Result, subject: Subject) -> None:
         lines = [f"    {heading:<{_COLUMN - 4}}{first}"]
         lines += [f"{'':{_COLUMN}}{line}" for line in more]
         screen.print("\n".join(lines), soft_wrap=True)
-
-
-def _explain(which: Check) -> None:
-    screen = console()
-    width = min(screen.width, _WIDTH)
-    kind = which.kind or "every kind of plugin"
-    rows = [("level", which.level), ("since", which.since), ("about", kind)]
-    rows += [("needs", ", ".join(which.needs))] if which.needs else []
-    screen.print(which.name, style="bold", soft_wrap=True)
-    for line in aligned(rows):
-        screen.print(f"    {line}", soft_wrap=True)
-    for paragraph in (which.rule, which.incident, which.mend):
-        screen.print(f"\n{fill(paragraph, width, break_on_hyphens=False)}", soft_wrap=True)

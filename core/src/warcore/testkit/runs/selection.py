@@ -9,7 +9,7 @@ import attrs
 
 from warcore import __version__
 from warcore.errors import ConfigError
-from warcore.records import suggestion
+from warcore.records import nearest, suggestion
 from warcore.testkit.runs.check import checks_of
 
 if TYPE_CHECKING:
@@ -73,12 +73,14 @@ def find_check(name: str) -> Check:
 
     known = {check.name: check for kind in KINDS for check in checks_of(kind)}
     if name not in known:
-        short = {full.partition(".")[2]: full for full in known}
-        near = suggestion(name, [*known, *short])
-        near = f"; did you mean {short[name]}?" if name in short else near
-        raise ConfigError(
-            f"no check is called {name!r}{near}", next="warcore check NAME shows their names"
-        )
+        short: dict[str, list[str]] = {}
+        for full in known:
+            short.setdefault(full.partition(".")[2], []).append(full)
+        near = nearest(name, [*known, *short])
+        meant = [] if near is None else short.get(near, [near])
+        hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
+        again = f"warcore check --explain {meant[0]}" if meant else "warcore check --explain"
+        raise ConfigError(f"no check is called {name!r}{hint}", next=again)
     return known[name]
 
 
