@@ -59,9 +59,10 @@ def checks(
     stale, and `unittest.SkipTest` if it does not apply or fails as its author said. Each can be run
     alone and in any order.
 
-    ConfigError for a class that is no plugin, another device, or options of another class.
+    ConfigError for a class that is no plugin, another device, options of another class, or known
+    failures that are no mapping.
     """
-    known = dict(known_failures or {})
+    known = known_failures or {}
     record = _record_of(cls)
     _refuse_unknown(record, cls, device, options)
     selection = Selection.of(record.kind)
@@ -69,7 +70,7 @@ def checks(
     run = _Shared(subject, known, selection)
     wrong = wrong_entries(known, selection.checks)
     items = [Item(check.name, run, check) for check in selection.checks]
-    items += [Item(f"known_failures[{name}]", run, None, why) for name, why in wrong.items()]
+    items += [Item(f"known_failures[{name}]", run, None, str(e)) for name, e in wrong.items()]
     return items
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from warcore.records import nearest, suggestion
 from warcore.testkit.runs.check import checks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from warcore.records import Kind, PluginRecord
     from warcore.testkit.runs.check import Check
@@ -107,17 +108,35 @@ def is_newer(check: Check, contract: str) -> bool:
     return _number(check.since) > _number(contract)
 
 
-def wrong_entries(known_failures: Mapping[str, str], checks: Iterable[Check]) -> dict[str, str]:
-    """What is wrong with entries of `known_failures` that no run can make right, by their ids."""
+def wrong_entries(
+    known_failures: Mapping[str, str], checks: Iterable[Check]
+) -> dict[str, ConfigError]:
+    """What is wrong with entries of `known_failures` that no run can make right, by their ids.
+
+    ConfigError if it is no mapping at all.
+    """
+    if not isinstance(known_failures, Mapping):
+        raise ConfigError(
+            f"known_failures is {known_failures!r}, not the reason for each check",
+            next='known_failures={"KIND.CHECK": "why it fails"}',
+        )
     by_name = {check.name: check for check in checks}
     wrong = {}
     for name, reason in known_failures.items():
         if name not in by_name:
-            wrong[name] = f"there is no check {name!r}{suggestion(name, by_name)}"
+            what = f"there is no check {name!r}{suggestion(str(name), by_name)}"
+            remedy = f"{nearest(str(name), by_name)!r}, or strike the entry out"
+            if nearest(str(name), by_name) is None:
+                remedy = "strike the entry out; warcore check --explain lists the checks"
         elif by_name[name].level == "MUST":
-            wrong[name] = f"{name} is a MUST: no plugin may fail it, known or not"
+            what = f"{name} is a MUST: no plugin may fail it, known or not"
+            remedy = f"mend what it finds: warcore check --explain {name}"
         elif not isinstance(reason, str) or not reason.strip():
-            wrong[name] = f"{name} is a known failure without a reason: say in words why it fails"
+            what = f"{name} is a known failure without a reason"
+            remedy = f'{{"{name}": "why it fails"}}'
+        else:
+            continue
+        wrong[name] = ConfigError(f"known_failures: {what}", next=remedy)
     return wrong
 
 
