@@ -189,6 +189,14 @@ def test_json_writes_the_report_to_a_file(check, tmp_path):
     assert (code, "conformant" in out) == (0, True)
 
 
+def test_json_to_stdout_sends_the_summary_to_stderr(check):
+    code, out, err = check("toy-rows", "--json", "-", rules=[PASSES, make(fake_rules.refuted)])
+    assert json.loads(out)["verdict"] == "not conformant"
+    assert err.splitlines()[0] == "backend toy-rows (toys 1.0) on host"
+    assert err.splitlines()[-1] == "2 checks: 1 passed · 1 failed: not conformant"
+    assert code == 1
+
+
 def test_a_file_that_cannot_be_written_is_refused_before_the_run(check, tmp_path):
     code, out, err = check("toy-rows", "--json", str(tmp_path / "no/r.json"))
     assert (code, out) == (2, "")

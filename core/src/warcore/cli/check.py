@@ -10,7 +10,7 @@ import click
 
 from warcore.cli import interrupts
 from warcore.cli.interrupts import INTERRUPTED
-from warcore.cli.output import console, counted, debug_option, progress
+from warcore.cli.output import console, counted, debug_option, print_json, progress
 from warcore.cli.settings import read_options
 from warcore.cli.subject import subject_of
 from warcore.cli.usage import OneOf
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 """Sentences are folded here, or where the terminal ends."""
+STDOUT = "-"
+"""Of `--json`: no file."""
 _COLUMN = 15
 """Where the text of a failure begins."""
 _COPIED = {"at", "just this", "also", "also at", "it printed", "trace"}
@@ -34,7 +36,12 @@ _COPIED = {"at", "just this", "also", "also at", "it printed", "trace"}
 
 @click.command("check")
 @click.argument("name", metavar="[KIND:]NAME", required=False)
-@click.option("--json", "json_file", metavar="FILE", help="Write the report as a JSON document.")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    help="Write the report as a JSON document; `-`: to stdout, and the summary to stderr.",
+)
 @click.option(
     "--device",
     type=OneOf(("host", "cuda")),
@@ -112,7 +119,7 @@ def check(
                 "there is no plugin to check",
                 next="warcore check NAME; warcore list-plugins shows the names",
             )
-        target = None if json_file is None else Target.of("--json", json_file)
+        target = None if json_file in {None, STDOUT} else Target.of("--json", str(json_file))
         subject = subject_of(
             name, options, device=device, cells=cell, thorough=thorough, reference=reference
         )
@@ -120,22 +127,27 @@ def check(
             from warcore.device import require_cuda
 
             require_cuda()
-        results = _run(subject, pattern)
+        screen = console(stderr=json_file == STDOUT)
+        results = _run(subject, pattern, screen)
     from warcore.testkit.runs.lastreport import keep
 
     if results.interrupted:
         _tell_interrupted(results)
     else:
-        _conclude(results)
+        _conclude(results, screen)
         keep(results)
-    if target is not None:
+    if json_file is not None:
         from warcore.testkit.runs.report import document
 
-        target.write([json.dumps(document(results), indent=2, ensure_ascii=False), "\n"])
+        told = document(results)
+        if target is None:
+            print_json(told)
+        else:
+            target.write([json.dumps(told, indent=2, ensure_ascii=False), "\n"])
     ctx.exit(INTERRUPTED if results.interrupted else results.code)
 
 
-def _run(subject: Subject, pattern: str) -> Results:
+def _run(subject: Subject, pattern: str, screen: Console) -> Results:
     """Run the checks: a line for each, and on a terminal a bar below them."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
@@ -144,7 +156,6 @@ def _run(subject: Subject, pattern: str) -> Results:
     from warcore.testkit.runs.selection import Selection
 
     total = len(Selection.of(subject.record.kind, pattern).checks)
-    screen = console()
     text = TextColumn("{task.description}", markup=False)
     columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with progress(*columns) as bar:
@@ -201,14 +212,13 @@ def _style(result: Result) -> str:
     return styles.get(result.outcome, "dim")
 
 
-def _conclude(results: Results) -> None:
+def _conclude(results: Results, screen: Console) -> None:
     """What failed, what was not covered, what the ends are worth, and the sum in the last line."""
     from warcore.testkit.outcome import Outcome
     from warcore.testkit.runs.coverage import not_covered
     from warcore.testkit.runs.declaration import declarations
     from warcore.testkit.runs.report import summed, verdict
 
-    screen = console()
     for result in results.results:
         told = result.outcome in {Outcome.FAILED, Outcome.UNPROVEN, Outcome.EXPECTED_FAILURE}
         # What did not run for the sake of another one has nothing to add to that one.
