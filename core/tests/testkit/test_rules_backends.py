@@ -13,6 +13,7 @@ from wrong_plugins.catalogue import entries
 
 from warcore import ForwardMode, PluginRecord, SharedReadEnds
 from warcore.contract import GraphKind
+from warcore.errors import WarcoreError
 from warcore.testkit.detectors.attributes import held
 from warcore.testkit.detectors.guard import supported
 from warcore.testkit.outcome import NotApplicable, Outcome, Refuted
@@ -383,3 +384,16 @@ def test_a_prefill_that_reads_in_its_in_graph_metadata_gains_nothing_from_an_ear
     assert all(
         "than IN_REPLAY" in what and "for the layers in vain" in what for what in found.values()
     )
+
+
+# ---- steps that can be captured ------------------------------------------------------------------
+
+
+def test_a_step_that_cannot_run_is_told_with_the_cell_that_repeats_it():
+    class Picky(Right):
+        def init_forward_metadata_out_graph(self, batch):
+            if len(batch.rows) == 3:
+                raise WarcoreError("not three")
+            super().init_forward_metadata_out_graph(batch)
+
+    assert refuted("captures", Picky).cell.startswith("extend-none-")
