@@ -105,7 +105,7 @@ def options_parse(subject: Subject) -> None:
         raise Refuted(Failure("Options can be given as text", str(error), where)) from error
 
 
-@check(None, needs=("plugin.loads",))
+@check(None)
 def facts_are_of_their_kind(subject: Subject) -> None:
     """What a class declares as data has the type that the core takes it for.
 
@@ -194,11 +194,11 @@ def _facts(kind: str, cls: Any) -> Iterator[tuple[str, bool, str]]:
     if kind == "backend":
         sizes = cls.page_sizes
         fits = sizes is None or (
-            isinstance(sizes, (set, frozenset))
+            isinstance(sizes, frozenset)
             and bool(sizes)
             and all(type(size) is int and size > 0 for size in sizes)
         )
-        yield "page_sizes", fits, "None or a frozenset of tokens per page"
+        yield "page_sizes", fits, "None, or a frozenset of tokens per page, each above 0"
     elif kind == "graph_runner":
         modes = getattr(cls, "modes", None)
         fits = isinstance(modes, (set, frozenset)) and bool(modes) and modes <= set(ForwardMode)
