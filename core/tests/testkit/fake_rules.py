@@ -11,7 +11,7 @@ import torch
 from warcore.testkit import mark, observe
 from warcore.testkit.detectors.guard import PageGuard
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
-from warcore.testkit.packages.interpreter import scratch
+from warcore.testkit.packages.interpreter import answered, scratch
 from warcore.testkit.runs.check import Check
 
 
@@ -31,6 +31,15 @@ def passes(subject):
 def unseen(subject):
     """Has no class to look at."""
     assert subject.cls is None
+
+
+def asks(subject):
+    """Asks in a fresh interpreter that never answers."""
+    answered("testkit.fake_rules:silent", {})
+
+
+def silent(task):
+    signal.pause()
 
 
 def absent(subject):

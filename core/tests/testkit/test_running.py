@@ -204,6 +204,13 @@ def test_a_plugin_that_hangs_is_ended_and_told_where_it_stood(run, monkeypatch):
     assert failure.where.endswith(": signal.pause()")
 
 
+def test_a_check_that_waits_for_another_process_ends_in_time_to_say_so(run, monkeypatch):
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "1.5")
+    (result,) = run(hostile.Good, make(fake_rules.asks)).results
+    assert result.outcome is Outcome.UNPROVEN
+    assert result.why == f"it did not end in time; it has more with {TIMEOUT_VARIABLE}=SECONDS"
+
+
 def test_interpreted_kernels_have_more_time(monkeypatch):
     monkeypatch.delenv(TIMEOUT_VARIABLE, raising=False)
     monkeypatch.setenv("TRITON_INTERPRET", "0")

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from warcore.installed import canonical
 from warcore.testkit.outcome import NotApplicable, Unproven
-from warcore.testkit.packages.interpreter import begin, scratch
+from warcore.testkit.packages.interpreter import MORE, begin, patience, scratch
 
 if TYPE_CHECKING:
     from warcore.installed import Installed
     from warcore.records import PluginRecord
 
-SECONDS: Final = 240.0
 OFFLINE: Final = ("--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
 LEFT_OUT: Final = (".git", ".hg", ".venv", "venv", "__pycache__", ".*_cache", "build", "*.egg-info")
 
@@ -136,10 +135,10 @@ def _run(
             errors="replace",
             stdin=subprocess.DEVNULL,
             check=False,
-            timeout=SECONDS,
+            timeout=patience(),
         )
     except subprocess.TimeoutExpired:
-        raise Unproven(f"{command[2]} {command[3]} did not end within {SECONDS:g} s") from None
+        raise Unproven(f"{command[2]} {command[3]} did not end in time{MORE}") from None
 
 
 def _last(done: subprocess.CompletedProcess[str]) -> str:

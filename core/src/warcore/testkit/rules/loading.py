@@ -12,7 +12,7 @@ from warcore.contract import ForwardMode, GraphKind
 from warcore.errors import ConfigError, WiringError
 from warcore.hooks import NEAR, read_hooks
 from warcore.options import parse_options
-from warcore.testkit.outcome import Failure, Refuted
+from warcore.testkit.outcome import Failure, Refuted, Unproven
 from warcore.testkit.packages.interpreter import answered, ask
 from warcore.testkit.packages.sources import place_of
 from warcore.testkit.packages.task import task_of
@@ -39,6 +39,8 @@ def loads(subject: Subject) -> None:
     class needs in the module itself: another plugin may not have done it before.
     """
     ended = ask(WATCH, {**task_of(subject), "before": []})
+    if ended.told is None and ended.code is None:
+        raise Unproven(ended.how)
     error = ended.how if ended.told is None else ended.told["error"]
     if error is not None:
         raise Refuted(

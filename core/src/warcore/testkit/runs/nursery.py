@@ -204,7 +204,7 @@ def _settle(task: dict[str, Any]) -> None:
     faulthandler.enable(stacks)
     faulthandler.dump_traceback_later(task["seconds"] / LOOKS, repeat=True, file=stacks)
     sys.path[:] = task["path"]
-    keep_environment(task["folder"])
+    keep_environment(task["folder"], task["seconds"])
     random.seed(0)
     torch = sys.modules.get("torch")
     if torch is not None:
