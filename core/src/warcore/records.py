@@ -162,8 +162,13 @@ def flawed(record: PluginRecord, state: State, cause: str, remedy: str | None) -
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Ask whether the nearest of `known` was meant: a tail for a message, empty if none is near."""
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = nearest(name, known)
+    return "" if near is None else f"; did you mean {near}?"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """What somebody who typed `name` most likely meant; None if nothing is near."""
+    return next(iter(difflib.get_close_matches(name, list(known), 1)), None)
 
 
 def _import_error(record: PluginRecord, module: str, error: BaseException) -> LoadError:

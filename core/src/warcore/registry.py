@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Final
 from warcore.description import describe
 from warcore.errors import PluginError
 from warcore.installed import installed
-from warcore.records import KINDS, Kind, LoadError, PluginRecord, State, flawed, load, suggestion
+from warcore.records import (
+    KINDS,
+    Kind,
+    LoadError,
+    PluginRecord,
+    State,
+    flawed,
+    load,
+    nearest,
+    suggestion,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -78,12 +88,19 @@ def select(records: Iterable[PluginRecord], kind: Kind, name: str) -> PluginReco
     return found[0]
 
 
-def named(records: Sequence[PluginRecord], name: str) -> tuple[PluginRecord, ...]:
-    """All that `name` (NAME or KIND:NAME) means; PluginError with a suggestion if none."""
+def named(
+    records: Sequence[PluginRecord], name: str, command: str | None = None
+) -> tuple[PluginRecord, ...]:
+    """All that `name` (NAME or KIND:NAME) means; PluginError with a suggestion if none.
+
+    command: what stood before the name, to be typed again with the suggestion.
+    """
     found = tuple(r for r in records if name in {r.name, f"{r.kind}:{r.name}"})
     if not found:
-        hint = suggestion(name, (n for r in records for n in (r.name, f"{r.kind}:{r.name}")))
-        raise PluginError(f"no plugin is called {name!r}{hint}", next="warcore list-plugins")
+        known = [n for r in records for n in (r.name, f"{r.kind}:{r.name}")]
+        near = nearest(name, known)
+        again = "warcore list-plugins" if None in {command, near} else f"{command} {near}"
+        raise PluginError(f"no plugin is called {name!r}{suggestion(name, known)}", next=again)
     return found
 
 

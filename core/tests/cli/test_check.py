@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -188,6 +189,14 @@ def test_json_writes_the_report_to_a_file(check, tmp_path):
     assert (code, "conformant" in out) == (0, True)
 
 
+def test_json_to_stdout_sends_the_summary_to_stderr(check):
+    code, out, err = check("toy-rows", "--json", "-", rules=[PASSES, make(fake_rules.refuted)])
+    assert json.loads(out)["verdict"] == "not conformant"
+    assert err.splitlines()[0] == "backend toy-rows (toys 1.0) on host"
+    assert err.splitlines()[-1] == "2 checks: 1 passed · 1 failed: not conformant"
+    assert code == 1
+
+
 def test_a_file_that_cannot_be_written_is_refused_before_the_run(check, tmp_path):
     code, out, err = check("toy-rows", "--json", str(tmp_path / "no/r.json"))
     assert (code, out) == (2, "")
@@ -208,12 +217,26 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_run(check, tmp_path
         (["toy-rows", "--device", "cude"], "--device does not take 'cude'; did you mean cuda?"),
         (["toy"], "there are no checks of a model in this version of warcore yet"),
         (["--explain", "backend.pases"], "no check is called 'backend.pases'; did you mean"),
+        (["--explain", "x"], "no check is called 'x'\nNext: warcore check --explain\n"),
     ],
 )
 def test_a_wrong_name_is_told_with_what_was_meant(check, args, message):
     code, out, err = check(*args)
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize(
+    ("args", "meant"),
+    [
+        (["toy_rows"], "toy-rows"),
+        (["backend:toy-row"], "backend:toy-rows"),
+        (["--explain", "passes"], "--explain backend.passes"),
+        (["--explain", "pases"], "--explain backend.passes"),
+    ],
+)
+def test_a_name_that_is_near_one_gets_the_command_to_type(check, args, meant):
+    assert check(*args)[2].splitlines()[-1] == f"Next: warcore check {meant}"
 
 
 def test_what_cannot_be_run_is_told_before_anything_else(check, monkeypatch):
@@ -240,9 +263,27 @@ def test_what_could_not_run_for_the_sake_of_another_check_is_a_line_and_no_more(
     assert [f"\n{each}: could not run\n" in out for each in (unproven, after)] == [True, False]
 
 
-def test_a_cell_that_nothing_has_is_told_before_what_its_checks_need(check):
+def test_a_plugin_that_cannot_be_loaded_is_told_once_and_not_by_each_check(
+    check, toy_site, monkeypatch
+):
+    toy_site.add("gone", {"backend": {"gone": "gone:Gone"}}, gone="import no_such_module")
+    monkeypatch.setenv(ALLOWLIST, "gone")
+    rules = [make(fake_rules.passes, name=name) for name in ("one", "two", "three")]
+    code, out, _ = check("gone", "-k", "o", rules=rules)
+    why = "it needs the module no_such_module, which is not installed"
+    assert out.splitlines()[1:3] == [
+        "  failed            plugin.loads",
+        f"  blocked           2 checks: plugin.loads: failed, {why}",
+    ]
+    assert "\nplugin.loads: failed\n" in out
+    assert "pip install no_such_module" in out
+    assert code == 1
+
+
+@pytest.mark.parametrize("pattern", [["-k", "looks"], []])
+def test_a_cell_that_nothing_has_is_told_before_what_its_checks_need(check, pattern):
     looks = make(cell_rules.looks, needs=("backend.passes",))
-    code, out, err = check("toy-rows", "-k", "looks", "--cell", "nonsense", rules=[PASSES, looks])
+    code, out, err = check("toy-rows", *pattern, "--cell", "nonsense", rules=[PASSES, looks])
     assert (code, out) == (2, "")
     assert err.startswith("error: backend.looks: none of its 1 cells is called 'nonsense'")
     assert err.splitlines()[-1].startswith("Next: --cell")
@@ -261,6 +302,33 @@ def test_explain_prints_the_three_paragraphs_and_runs_nothing(check):
     assert code == 0
     assert out.split("\n\n")[1:] == ["The rule of backend.refuted.", "So.", "Mend.\n"]
     assert re.search(r"level +MUST", out)
+
+
+def test_explain_says_what_a_check_needs_and_comes_after_and_where_it_is_held(check):
+    facts = {"needs": ("backend.passes",), "after": ("backend.absent",), "devices": ("cuda",)}
+    _, out, _ = check(
+        "--explain", "backend.it", rules=[make(fake_rules.passes, name="it", **facts)]
+    )
+    for heading, text in {
+        "needs": "backend.passes",
+        "comes after": "backend.absent",
+        "held on": "cuda",
+    }.items():
+        assert re.search(rf"^    {heading} +{text}$", out, re.MULTILINE)
+
+
+def test_explain_without_a_check_lists_the_checks_and_runs_none(check):
+    rules = [PASSES, make(fake_rules.absent, kind=None), make(fake_rules.blind, level="SHOULD")]
+    code, out, _ = check("toy-rows", "--explain", rules=rules)
+    assert code == 0
+    assert [line.split()[:2] for line in out.splitlines()] == [
+        ["CHECK", "LEVEL"],
+        ["plugin.absent", "MUST"],
+        ["backend.passes", "MUST"],
+        ["backend.blind", "SHOULD"],
+    ]
+    assert check("--explain", rules=rules)[1] == out
+    assert "absent" not in check("toy-rows", "-k", "blind", "--explain", rules=rules)[1]
 
 
 # ---- what is left for the next listing -----------------------------------------------------------
@@ -324,17 +392,20 @@ sys.exit(main())
 
 @pytest.fixture
 def start(toy_site, tmp_path):
-    """`start(RULES, **streams)`: `warcore check toy-rows` with these rules in a process."""
+    """`start(RULES, ...)`: `warcore check toy-rows ...` with these rules in a process."""
     tests = str(Path(__file__).resolve().parents[1])
 
-    def started(rules, **streams):
+    (tmp_path / "temporary").mkdir()
+
+    def started(rules, *more, **streams):
         return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, rules, "check", "toy-rows"],
+            [sys.executable, "-c", PROGRAM, rules, "check", "toy-rows", *more],
             env={
                 "PATH": os.environ["PATH"],
                 "PYTHONPATH": os.pathsep.join([str(toy_site.path), tests]),
                 "XDG_CACHE_HOME": str(tmp_path / "cache"),
                 "TERM": "xterm-256color",
+                "TMPDIR": str(tmp_path / "temporary"),
                 "WARCORE_TEST_FILE": str(tmp_path / "pid"),
             },
             **streams,
@@ -360,8 +431,8 @@ def test_a_terminal_gets_colours_and_a_bar_that_vanishes(start):
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") > 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_check_ends_with_the_command(start, tmp_path, number):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_check_ends_with_the_command_and_leaves_no_file(start, tmp_path, number):
     os.mkfifo(tmp_path / "pid")
     process = start("waits", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     with (tmp_path / "pid").open() as told:
@@ -372,3 +443,23 @@ def test_a_check_ends_with_the_command(start, tmp_path, number):
         assert told.read() == ""
     if number == signal.SIGINT:
         assert (process.returncode, err) == (130, "interrupted\n")
+    # Who removes what is left outlives the command by a moment.
+    deadline = time.monotonic() + 60
+    while list((tmp_path / "temporary").iterdir()):
+        assert time.monotonic() < deadline
+
+
+def test_ctrl_c_tells_how_far_it_came_and_writes_down_what_was_found(start, tmp_path):
+    os.mkfifo(tmp_path / "pid")
+    report = tmp_path / "r.json"
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = start("refuted,waits", "--json", str(report), **streams)
+    with (tmp_path / "pid").open() as told:
+        told.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    said = "interrupted: 1 of 2 checks ran\nNext: warcore check backend:toy-rows\n"
+    assert (process.returncode, err) == (130, said)
+    document = json.loads(report.read_text())
+    assert [each["outcome"] for each in document["checks"]] == ["failed"]
+    assert "It was interrupted after 1 of 2 checks." in document["not_covered"]

@@ -11,6 +11,7 @@ import torch
 from warcore.testkit import mark, observe
 from warcore.testkit.detectors.guard import PageGuard
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
+from warcore.testkit.packages.interpreter import answered, scratch
 from warcore.testkit.runs.check import Check
 
 
@@ -25,6 +26,20 @@ def refuted(subject):
 
 def passes(subject):
     pass
+
+
+def unseen(subject):
+    """Has no class to look at."""
+    assert subject.cls is None
+
+
+def asks(subject):
+    """Asks in a fresh interpreter that never answers."""
+    answered("testkit.fake_rules:silent", {})
+
+
+def silent(task):
+    signal.pause()
 
 
 def absent(subject):
@@ -57,6 +72,12 @@ def declares(subject):
     subject.ends["none"] = {"decode": "IN_REPLAY"}
 
 
+def guarded(subject):
+    """Looks with the page guard."""
+    with PageGuard():
+        pass
+
+
 def robbed(subject):
     """Loses the page guard's signal twice, the second time behind the last closing."""
     with PageGuard() as guard:
@@ -80,8 +101,8 @@ def robbed_and_observed(subject):
 
 
 def waits(subject):
-    """Tells who it is, and never ends."""
-    with Path(os.environ["WARCORE_TEST_FILE"]).open("w") as file:
+    """Makes a folder, tells who it is, and never ends."""
+    with scratch("ask"), Path(os.environ["WARCORE_TEST_FILE"]).open("w") as file:
         file.write(f"{os.getpid()}\n")
         file.flush()
         signal.pause()

@@ -103,11 +103,15 @@ def test_a_cell_that_only_one_check_has_leaves_the_others_out(run):
     assert results.code == 0
 
 
-def test_a_cell_that_no_check_has_is_no_verdict_and_close_names_are_shown(run):
-    results = run(WALKS, make(fake_rules.passes), cells="decode-5")
-    assert results.results[0].why == (
-        "none of its 2 cells is called 'decode-5'; there are decode-4"
-    )
+def test_a_cell_that_no_check_has_is_refused_and_close_names_are_shown(run):
+    why = "backend.walks: none of its 2 cells is called 'decode-5'; there are 'decode-4'"
+    with pytest.raises(ConfigError, match=why):
+        run(WALKS, make(fake_rules.passes), cells="decode-5")
+
+
+def test_a_cell_that_no_check_has_is_no_verdict_even_if_one_fails_that_has_no_cells(run):
+    failing = make(fake_rules.refuted, level="SHOULD")
+    results = run(failing, make(fake_rules.passes), WALKS, cells="decode-5")
     assert results.code == 2
     assert "No check has a cell that is called 'decode-5'" in "\n".join(not_covered(results))
 

@@ -7,7 +7,7 @@ from testkit.test_report import PLATFORM, RECORD
 from wrong_plugins.catalogue import entries, under_check
 
 from warcore.testkit.detectors.guard import supported
-from warcore.testkit.outcome import Failure, Outcome
+from warcore.testkit.outcome import Elsewhere, Failure, Outcome
 from warcore.testkit.runs.check import checks_of
 from warcore.testkit.runs.declaration import declarations
 from warcore.testkit.runs.results import Result, Results
@@ -79,13 +79,25 @@ def test_what_was_not_run_or_does_not_repeat_is_unproven(results, why):
     assert said(*results)[1] == f"DECODE: IN_REPLAY \u2014 unproven ({why})"
 
 
-def test_an_end_that_could_be_earlier_is_true():
-    what = "nothing is read later than PRE_REPLAY in any decode step"
-    failure = Failure("IN_REPLAY for decode steps", what)
-    early = result("could_be_earlier", Outcome.FAILED, failure)
-    assert said(*CLEAN, early)[1] == (
-        f"DECODE: IN_REPLAY \u2014 could be earlier (it is true; {what})"
-    )
+def test_each_end_that_could_be_earlier_is_true_and_says_what_it_costs():
+    ends = {"none": {"decode": "IN_REPLAY", "extend": "IN_REPLAY"}, "unbroken": {}}
+    ends["breakable"] = {"decode": "POST_REPLAY"}
+    rest = Elsewhere("IN_REPLAY for extend steps", "so much", "x.py:3: y", (), ("extend-none",))
+    failure = Failure("IN_REPLAY for decode steps", "this much", "x.py:3: y", elsewhere=(rest,))
+    early = result("could_be_earlier", Outcome.FAILED, failure, ends)
+    assert said(*CLEAN, early) == [
+        "EXTEND: IN_REPLAY \u2014 could be earlier (it is true; so much)",
+        "DECODE (eager): IN_REPLAY \u2014 could be earlier (it is true; this much)",
+        "DECODE (breakable): POST_REPLAY \u2014 proved on these paths (guard clean, poison silent)",
+    ]
+
+
+@pytest.mark.parametrize("end", ["IN_REPLAY", "POST_REPLAY"])
+def test_on_a_later_end_of_a_prefill_nothing_rests_so_it_is_neither_proved_nor_refuted(end):
+    ends = {"none": {"extend": end}}
+    passed = [Result(each.check, each.outcome, ends=ends) for each in CLEAN]
+    (line,) = said(*passed)
+    assert line.startswith(f"EXTEND: {end} \u2014 nothing rests on it: a prefill is fine only with")
 
 
 def test_a_check_in_which_the_plugin_raised_refutes_nothing():

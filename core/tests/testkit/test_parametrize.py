@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import unittest
@@ -77,17 +78,27 @@ def test_a_known_failure_that_passes_fails(items):
 @pytest.mark.parametrize(
     ("name", "why", "message"),
     [
-        ("backend.pases", "x", "did you mean backend.passes"),
-        ("backend.passes", "x", "is a MUST"),
-        ("backend.refuted", "", "without a reason"),
+        ("backend.pases", "x", "did you mean backend.passes?\nNext: 'backend.passes', or strike"),
+        ("nonsense", "x", "'nonsense'\nNext: strike the entry out; warcore check --explain lists"),
+        (
+            "backend.passes",
+            "x",
+            "or not\nNext: mend what it finds: warcore check --explain backend",
+        ),
+        ("backend.refuted", "", 'without a reason\nNext: {"backend.refuted": "why it fails"}'),
     ],
 )
 def test_a_wrong_entry_of_known_failures_is_an_item_that_fails(items, name, why, message):
     found = items(
         make(fake_rules.passes), make(fake_rules.refuted, level="SHOULD"), known={name: why}
     )
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises(AssertionError, match=re.escape(message)):
         found[f"known_failures[{name}]"]()
+
+
+def test_known_failures_without_reasons_are_refused_with_what_to_write(items):
+    with pytest.raises(ConfigError, match=r'Next: known_failures=\{"KIND.CHECK": "why it fails"\}'):
+        items(make(fake_rules.passes), known=["backend.passes"])
 
 
 def test_a_newer_check_is_skipped(items):

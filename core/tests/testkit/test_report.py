@@ -62,6 +62,7 @@ def test_a_failure_has_all_that_its_author_needs_in_order():
         ("mend it", "Mend."),
         ("just this", "warcore check backend:mine -k backend.passes --cell 'decode b=4'"),
         ("and", "7 more of the kind"),
+        ("also", ""),
         ("also at", ""),
         ("it printed", "it said"),
         ("trace", ""),
@@ -196,10 +197,42 @@ def test_a_report_of_another_warcore_is_none(record, monkeypatch):
     assert kept(record) == ()
 
 
-def test_sources_that_changed_since_make_a_report_stale(record):
+def test_a_report_with_another_torch_is_none(record, monkeypatch):
     lastreport.keep(results_of(PASSED, record=record))
-    os.utime(Path(record.file).with_name("inner.py"), ns=(0, 2**62))
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.1")
     assert kept(record) == ()
+
+
+@pytest.mark.parametrize("name", ["inner.py", "kernel.cu", "below/kernel.cu"])
+@pytest.mark.parametrize("happens", ["changed", "removed"])
+def test_sources_that_changed_since_make_a_report_stale(record, name, happens):
+    file = Path(record.file).parent / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("")
+    lastreport.keep(results_of(PASSED, record=record))
+    if happens == "changed":
+        os.utime(file, ns=(0, 2**62))
+    else:
+        file.unlink()
+    assert kept(record) == ()
+
+
+def test_the_package_of_a_module_deep_within_counts_as_a_whole(record):
+    inner = Path(record.file).with_name("inner")
+    inner.mkdir()
+    (inner / "__init__.py").write_text("")
+    deep = attrs.evolve(record, file=str(inner / "__init__.py"))
+    lastreport.keep(results_of(PASSED, record=deep))
+    os.utime(record.file, ns=(0, 2**62))
+    assert kept(deep) == ()
+
+
+def test_what_python_compiled_of_the_sources_is_none_of_them(record):
+    lastreport.keep(results_of(PASSED, record=record))
+    cache = Path(record.file).with_name("__pycache__")
+    cache.mkdir()
+    (cache / "inner.pyc").write_text("")
+    assert len(kept(record)) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b'{"schema": 1}'])

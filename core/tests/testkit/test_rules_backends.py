@@ -8,11 +8,12 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from wrong_plugins.backends.right import Composite, InLayers, Right, Snapshot
+from wrong_plugins.backends.right import Composite, InGraph, InLayers, Right, Snapshot
 from wrong_plugins.catalogue import entries
 
 from warcore import ForwardMode, PluginRecord, SharedReadEnds
 from warcore.contract import GraphKind
+from warcore.errors import WarcoreError
 from warcore.testkit.detectors.attributes import held
 from warcore.testkit.detectors.guard import supported
 from warcore.testkit.outcome import NotApplicable, Outcome, Refuted
@@ -345,3 +346,55 @@ def test_one_cell_can_be_asked_for():
     asked = subject(Right, cells=str(cell))
     CHECKS["backend.parity"].run(asked)
     assert [name for name, wanted in asked.offered.items() if wanted] == [str(cell)]
+
+
+# ---- ends that could be earlier ------------------------------------------------------------------
+
+
+def loose(cls):
+    """What `could_be_earlier` says of such a backend if it declares the end of every step."""
+
+    class Loose(cls):
+        def shared_read_ends(self, forward_mode):
+            return SharedReadEnds.POST_REPLAY
+
+    failure = refuted("could_be_earlier", Loose)
+    return {each.declared: each.observed for each in (failure, *failure.elsewhere)}
+
+
+@needs_guard
+def test_every_end_that_could_be_earlier_is_told_with_the_earliest_and_what_the_later_one_costs():
+    later = "the tables of the next step wait for the in-graph metadata and the layers in vain"
+    assert loose(Right) == {
+        "POST_REPLAY for extend steps": "nothing is read later than PRE_REPLAY in any extend step: "
+        "the tables of the next step wait for the whole prefill in vain",
+        **{
+            f"POST_REPLAY for {mode} steps": "nothing is read later than PRE_REPLAY in any "
+            f"{mode} step: {later}"
+            for mode in ("decode", "target_verify", "draft_extend")
+        },
+    }
+
+
+@needs_guard
+def test_a_prefill_that_reads_in_its_in_graph_metadata_gains_nothing_from_an_earlier_end():
+    found = loose(InGraph)
+    assert list(found) == [
+        f"POST_REPLAY for {mode} steps" for mode in ("decode", "target_verify", "draft_extend")
+    ]
+    assert all(
+        "than IN_REPLAY" in what and "for the layers in vain" in what for what in found.values()
+    )
+
+
+# ---- steps that can be captured ------------------------------------------------------------------
+
+
+def test_a_step_that_cannot_run_is_told_with_the_cell_that_repeats_it():
+    class Picky(Right):
+        def init_forward_metadata_out_graph(self, batch):
+            if len(batch.rows) == 3:
+                raise WarcoreError("not three")
+            super().init_forward_metadata_out_graph(batch)
+
+    assert refuted("captures", Picky).cell.startswith("extend-none-")

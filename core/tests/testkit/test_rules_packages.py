@@ -52,7 +52,7 @@ def of_packages(subject):
     names = {check.name for check in checks_of("backend") if check.kind is None}
     if subject.cls is None:
         without = {"options_parse", "facts_are_of_their_kind", "hooks_are_spelt_right"}
-        names -= {f"plugin.{name}" for name in without | {"is_described"}}
+        names -= {f"plugin.{name}" for name in without}
     return names
 
 

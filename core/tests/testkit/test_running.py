@@ -20,7 +20,7 @@ from warcore.testkit.environment import TIMEOUT_VARIABLE, time_limit
 from warcore.testkit.mishaps import ADVICE
 from warcore.testkit.outcome import NotApplicable, Outcome
 from warcore.testkit.runs import selection
-from warcore.testkit.runs.coverage import not_covered
+from warcore.testkit.runs.coverage import detectors, not_covered
 from warcore.testkit.runs.isolation import Isolation
 from warcore.testkit.runs.report import told
 from warcore.testkit.runs.running import run_checks
@@ -204,6 +204,13 @@ def test_a_plugin_that_hangs_is_ended_and_told_where_it_stood(run, monkeypatch):
     assert failure.where.endswith(": signal.pause()")
 
 
+def test_a_check_that_waits_for_another_process_ends_in_time_to_say_so(run, monkeypatch):
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "1.5")
+    (result,) = run(hostile.Good, make(fake_rules.asks)).results
+    assert result.outcome is Outcome.UNPROVEN
+    assert result.why == f"it did not end in time; it has more with {TIMEOUT_VARIABLE}=SECONDS"
+
+
 def test_interpreted_kernels_have_more_time(monkeypatch):
     monkeypatch.delenv(TIMEOUT_VARIABLE, raising=False)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
@@ -280,11 +287,48 @@ def test_a_plugin_that_cannot_be_loaded_fails_once_and_blocks_the_rest(
 ):
     two = make(fake_rules.passes), make(fake_rules.passes, name="two")
     results = run_record(written(source), *two)
-    assert outcomes(results) == [Outcome.FAILED, Outcome.BLOCKED]
-    assert results.results[0].failure.observed.startswith(observed)
-    assert results.results[0].failure.where.endswith(line)
-    assert results.results[1].why == "it cannot be loaded, see backend.passes"
+    loads, *rest = results.results
+    assert [str(result.check) for result in results.results] == ["plugin.loads", *map(str, two)]
+    assert outcomes(results) == [Outcome.FAILED, Outcome.BLOCKED, Outcome.BLOCKED]
+    assert loads.failure.declared == "the entry point x = x_broken:B"
+    assert loads.failure.observed.startswith(observed)
+    assert loads.failure.where.endswith(line)
+    assert {each.why for each in rest} == {f"plugin.loads: failed, {loads.failure.observed}"}
     assert results.code == 1
+    said = list(not_covered(results))
+    assert "It was not loaded: nothing that it does was looked at." in said
+    assert not [line for line in said if "grid" in line]
+
+
+@pytest.mark.parametrize(
+    ("source", "mend"),
+    [
+        ("import no_such_module", "`pip install no_such_module`, or what else holds this module"),
+        ("import x_broken.inner", "Import it alone, by `python -c 'import x_broken'`"),
+        ("1 / 0", "Import it alone, by `python -c 'import x_broken'`, and mend what that raises."),
+        ("", 'Define the class in x_broken, or correct the entry point `x = "x_broken:B"` in'),
+        ("B = 3", "Define the class in x_broken, or correct the entry point"),
+    ],
+)
+def test_the_advice_for_a_plugin_that_cannot_be_loaded_fits_its_cause(
+    run_record, written, source, mend
+):
+    results = run_record(written(source), make(fake_rules.passes))
+    said = dict(told(results.results[0], results.subject))
+    assert said["mend it"].startswith(mend)
+    assert said["just this"].endswith("-k plugin.loads")
+
+
+def test_an_entry_point_to_no_module_is_to_be_corrected(run_record):
+    record = PluginRecord("backend", "x", "x-dist", "1.0", "x_nowhere:B")
+    results = run_record(record, make(fake_rules.passes))
+    assert results.results[0].failure.mend.startswith("See that its package holds x_nowhere, or")
+
+
+def test_what_looks_at_sources_alone_is_held_to_a_plugin_that_cannot_be_loaded(run_record, written):
+    sources = make(fake_rules.unseen, loads=False)
+    results = run_record(written("1 / 0"), make(fake_rules.passes), sources)
+    assert outcomes(results) == [Outcome.FAILED, Outcome.BLOCKED, Outcome.PASSED]
 
 
 # ---- classes of this process only ----------------------------------------------------------------
@@ -408,7 +452,7 @@ def test_a_known_failure_that_passes_is_an_error(rules, isolation):
     results = run_checks(subject_of(), known_failures=known, isolation=isolation)
     assert outcomes(results) == [Outcome.FAILED, Outcome.PASSED]
     said = dict(told(results.results[0], results.subject))
-    assert said["observed"] == "it passes: strike it out of known_failures"
+    assert said["observed"] == "it passes; strike it out of known_failures"
     assert not {"so what", "mend it"} & {*said}
     assert results.code == 1
 
@@ -418,7 +462,6 @@ def test_a_known_failure_that_passes_is_an_error(rules, isolation):
     [
         (fake_rules.refuted, Outcome.BLOCKED),
         (fake_rules.blind, Outcome.UNPROVEN),
-        (fake_rules.absent, Outcome.NOT_APPLICABLE),
     ],
 )
 def test_a_known_failure_is_about_a_check_that_was_run(rules, isolation, need, outcome):
@@ -429,6 +472,24 @@ def test_a_known_failure_is_about_a_check_that_was_run(rules, isolation, need, o
     results = run_checks(subject_of(), known_failures={"backend.it": "later"}, isolation=isolation)
     assert results.results[1].outcome is outcome
     assert "later" not in results.results[1].why
+
+
+@pytest.mark.parametrize("needs", [(), ("backend.first",)], ids=["itself", "what it needs"])
+def test_a_known_failure_that_does_not_apply_is_stale_which_is_an_error(rules, isolation, needs):
+    first = make(fake_rules.absent, name="first")
+    rules(first, make(fake_rules.absent, name="it", level="SHOULD", needs=needs))
+    results = run_checks(subject_of(), known_failures={"backend.it": "later"}, isolation=isolation)
+    failure = results.results[1].failure
+    assert failure.observed.startswith("it does not apply: ")
+    assert failure.observed.endswith("it has no graphs; strike it out of known_failures")
+    assert results.code == 1
+
+
+def test_a_known_failure_may_be_of_another_device(rules, isolation):
+    elsewhere = make(fake_rules.refuted, name="it", level="SHOULD", devices=("cuda",))
+    rules(make(fake_rules.passes), elsewhere)
+    results = run_checks(subject_of(), known_failures={"backend.it": "later"}, isolation=isolation)
+    assert outcomes(results) == [Outcome.PASSED, Outcome.NOT_APPLICABLE]
 
 
 @pytest.mark.parametrize(
@@ -482,6 +543,33 @@ def test_who_took_the_signal_of_the_page_guard_is_said_with_the_check(run):
     assert [result.stolen for result in results.results] == [(), (THIEF,)]
     said = f"The page guard lost SIGSEGV to {THIEF} in backend.robbed, and had it again"
     assert [line for line in not_covered(results) if line.startswith(said)]
+
+
+# ---- who has looked ------------------------------------------------------------------------------
+
+
+@needs_guard
+def test_the_detectors_of_a_run_are_those_that_its_checks_have_looked_with(run):
+    checks = make(fake_rules.passes), make(fake_rules.guarded)
+    assert detectors_used(run(hostile.Good, *checks)) == ["page guard"]
+    results = run(hostile.Good, *checks, pattern="passes")
+    assert detectors_used(results) == []
+    assert any("had a use for: page guard, " in line for line in not_covered(results))
+
+
+def detectors_used(results):
+    return [each.name for each in detectors(results) if each.used]
+
+
+@pytest.mark.parametrize(("value", "unseen"), [("0", True), ("1", False)])
+def test_what_kernels_read_without_the_interpreter_was_not_seen_and_that_is_said(
+    rules, monkeypatch, value, unseen
+):
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", value)
+    rules(make(fake_rules.passes))
+    said = list(not_covered(run_checks(subject_of())))
+    assert any("what a Triton kernel reads was not seen" in line for line in said) == unseen
 
 
 @needs_guard

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from warcore.cli.output import aligned, console, debug_option, progress
+from warcore.cli import interrupts
+from warcore.cli.interrupts import INTERRUPTED
+from warcore.cli.output import console, counted, debug_option, print_json, progress
 from warcore.cli.settings import read_options
 from warcore.cli.subject import subject_of
 from warcore.cli.usage import OneOf
@@ -24,15 +26,22 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 """Sentences are folded here, or where the terminal ends."""
+STDOUT = "-"
+"""Of `--json`: no file."""
 _COLUMN = 15
 """Where the text of a failure begins."""
-_COPIED = {"at", "just this", "also at", "it printed", "trace"}
+_COPIED = {"at", "just this", "also", "also at", "it printed", "trace"}
 """Parts of a failure that are never folded: they are copied, or have lines of their own."""
 
 
 @click.command("check")
 @click.argument("name", metavar="[KIND:]NAME", required=False)
-@click.option("--json", "json_file", metavar="FILE", help="Write the report as a JSON document.")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    help="Write the report as a JSON document; `-`: to stdout, and the summary to stderr.",
+)
 @click.option(
     "--device",
     type=OneOf(("host", "cuda")),
@@ -64,7 +73,13 @@ _COPIED = {"at", "just this", "also at", "it printed", "trace"}
     callback=read_options,
     help="Check the plugin with an option set; repeatable.",
 )
-@click.option("--explain", metavar="CHECK", help="Say what a check is about, and run nothing.")
+@click.option(
+    "--explain",
+    metavar="[CHECK]",
+    is_flag=False,
+    flag_value="",
+    help="Say what a check is about, and run nothing; without CHECK, which checks there are.",
+)
 @debug_option
 @click.pass_context
 def check(
@@ -84,23 +99,27 @@ def check(
     """Hold the installed plugin NAME to the contract of warcore.
 
     Runs each check in a process of its own, for at most 60 s (WARCORE_CHECK_TIMEOUT=SECONDS).
-    Exit code: 0 conformant, 1 not conformant, 2 it could not be found out.
+    Exit code: 0 conformant, 1 not conformant, 2 it could not be found out; 130 for Ctrl-C, with
+    what was found until then in the JSON document.
     """
     from warcore.cli.files import Target
     from warcore.cli.loading import torch_needed
 
     with torch_needed("checking", "a plugin"):
         if explain is not None:
-            from warcore.testkit.runs.selection import find_check
+            from warcore.cli.explaining import explain_check, list_checks
 
-            _explain(find_check(explain))
+            if explain:
+                explain_check(explain)
+            else:
+                list_checks(name, pattern)
             return
         if name is None:
             raise ConfigError(
                 "there is no plugin to check",
                 next="warcore check NAME; warcore list-plugins shows the names",
             )
-        target = None if json_file is None else Target.of("--json", json_file)
+        target = None if json_file in {None, STDOUT} else Target.of("--json", str(json_file))
         subject = subject_of(
             name, options, device=device, cells=cell, thorough=thorough, reference=reference
         )
@@ -108,27 +127,35 @@ def check(
             from warcore.device import require_cuda
 
             require_cuda()
-        results = _run(subject, pattern)
+        screen = console(stderr=json_file == STDOUT)
+        results = _run(subject, pattern, screen)
     from warcore.testkit.runs.lastreport import keep
 
-    _conclude(results)
-    keep(results)
-    if target is not None:
+    if results.interrupted:
+        _tell_interrupted(results)
+    else:
+        _conclude(results, screen)
+        keep(results)
+    if json_file is not None:
         from warcore.testkit.runs.report import document
 
-        target.write([json.dumps(document(results), indent=2, ensure_ascii=False), "\n"])
-    ctx.exit(results.code)
+        told = document(results)
+        if target is None:
+            print_json(told)
+        else:
+            target.write([json.dumps(told, indent=2, ensure_ascii=False), "\n"])
+    ctx.exit(INTERRUPTED if results.interrupted else results.code)
 
 
-def _run(subject: Subject, pattern: str) -> Results:
+def _run(subject: Subject, pattern: str, screen: Console) -> Results:
     """Run the checks: a line for each, and on a terminal a bar below them."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-    from warcore.testkit.runs.running import run_checks
+    from warcore.testkit.runs.check import LOADS
+    from warcore.testkit.runs.running import Interrupted, run_checks
     from warcore.testkit.runs.selection import Selection
 
     total = len(Selection.of(subject.record.kind, pattern).checks)
-    screen = console()
     text = TextColumn("{task.description}", markup=False)
     columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with progress(*columns) as bar:
@@ -141,13 +168,29 @@ def _run(subject: Subject, pattern: str) -> Results:
                 screen.print(heading.pop(), style="bold", soft_wrap=True)
             bar.update(task, description=check.name)
 
-        def ends(result: Result) -> None:
+        def show(result: Result, line: str) -> None:
             # Above the bar, where both are one terminal.
             out = bar.console if screen.is_terminal and bar.console.is_terminal else screen
-            out.print(_line(result), style=_style(result), soft_wrap=True)
-            bar.advance(task)
+            out.print(line, style=_style(result), soft_wrap=True)
 
-        return run_checks(subject, pattern, starts=starts, ends=ends)
+        unloaded: list[Result] = []
+
+        def ends(result: Result) -> None:
+            bar.advance(task)
+            if result.after is not None and result.after.check.name == LOADS:
+                unloaded.append(result)
+            else:
+                show(result, _line(result))
+
+        try:
+            results = run_checks(subject, pattern, starts=starts, ends=ends)
+        except Interrupted as pressed:
+            results = pressed.results
+        if unloaded:
+            # One fact, however many checks it keeps from being held.
+            first, count = unloaded[0], counted(len(unloaded), "check")
+            show(first, f"  {first.outcome.value:<16}  {count}: {first.why}")
+        return results
 
 
 def _line(result: Result) -> str:
@@ -169,14 +212,13 @@ def _style(result: Result) -> str:
     return styles.get(result.outcome, "dim")
 
 
-def _conclude(results: Results) -> None:
+def _conclude(results: Results, screen: Console) -> None:
     """What failed, what was not covered, what the ends are worth, and the sum in the last line."""
     from warcore.testkit.outcome import Outcome
     from warcore.testkit.runs.coverage import not_covered
     from warcore.testkit.runs.declaration import declarations
     from warcore.testkit.runs.report import summed, verdict
 
-    screen = console()
     for result in results.results:
         told = result.outcome in {Outcome.FAILED, Outcome.UNPROVEN, Outcome.EXPECTED_FAILURE}
         # What did not run for the sake of another one has nothing to add to that one.
@@ -196,6 +238,14 @@ def _conclude(results: Results) -> None:
     screen.print(f"\n{summed(results)}: {verdict(results)}", style=style, soft_wrap=True)
 
 
+def _tell_interrupted(results: Results) -> None:
+    from warcore.testkit.runs.report import again
+
+    interrupts.told()
+    count = f"{results.ran} of {counted(len(results.selection.checks), 'check')}"
+    click.echo(f"interrupted: {count} ran\nNext: {again(results)}", err=True)
+
+
 def _print_failure(screen: Console, result: Result, subject: Subject) -> None:
     from warcore.testkit.runs.report import told
 
@@ -210,16 +260,3 @@ def _print_failure(screen: Console, result: Result, subject: Subject) -> None:
         lines = [f"    {heading:<{_COLUMN - 4}}{first}"]
         lines += [f"{'':{_COLUMN}}{line}" for line in more]
         screen.print("\n".join(lines), soft_wrap=True)
-
-
-def _explain(which: Check) -> None:
-    screen = console()
-    width = min(screen.width, _WIDTH)
-    kind = which.kind or "every kind of plugin"
-    rows = [("level", which.level), ("since", which.since), ("about", kind)]
-    rows += [("needs", ", ".join(which.needs))] if which.needs else []
-    screen.print(which.name, style="bold", soft_wrap=True)
-    for line in aligned(rows):
-        screen.print(f"    {line}", soft_wrap=True)
-    for paragraph in (which.rule, which.incident, which.mend):
-        screen.print(f"\n{fill(paragraph, width, break_on_hyphens=False)}", soft_wrap=True)

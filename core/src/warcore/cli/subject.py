@@ -30,7 +30,7 @@ def subject_of(name: str, options: Mapping[str, str], **facts: Any) -> Subject:
 
 def _record(name: str) -> PluginRecord:
     records = find_plugins()
-    kinds = dict.fromkeys(record.kind for record in named(records, name))
+    kinds = dict.fromkeys(record.kind for record in named(records, name, "warcore check"))
     if len(kinds) > 1:
         these = " or ".join(f"{kind}:{name}" for kind in kinds)
         raise ConfigError(f"{len(kinds)} plugins are called {name!r}", next=these)

@@ -42,7 +42,7 @@ ADVICE: Final[dict[Mishap, Advice]] = {
         "pointers first. Where the plugin ends the process itself, let it raise.",
     ),
     "cannot be loaded": Advice(
-        "Whatever would use the plugin ends with this error, and no other check can be held.",
-        "Import its module alone, by `python -c 'import MODULE'`, and mend what that raises.",
+        "Whatever would use the plugin ends with this error, and what it does was not seen.",
+        "Mend what its import raises.",
     ),
 }

@@ -28,7 +28,7 @@ class Outcome(enum.Enum):
 
 @attrs.frozen
 class Elsewhere:
-    """One more line at which the rule of a failed check is broken."""
+    """One more line at which the rule of a failed check is broken, or word that breaks it there."""
 
     declared: str
     """As of a Failure, in the first of its cells."""
@@ -58,9 +58,11 @@ class Failure:
     cells: tuple[str, ...] = ()
     """Every cell that fails at this line; empty where the check ends with the first."""
     elsewhere: tuple[Elsewhere, ...] = ()
-    """The other lines at which cells fail, by their first cell."""
+    """The other lines at which cells fail, by their first cell; or the other words at this line."""
     mishap: Mishap = ""
     """What befell the check, if it has not seen its rule broken: then that is the failure."""
+    mend: str = ""
+    """How to mend just this, where the check or the mishap knows it for the whole kind only."""
 
 
 class Refuted(Exception):

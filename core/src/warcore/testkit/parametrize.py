@@ -50,17 +50,19 @@ def checks(
     entry that no check has, or a MUST, or that has no reason, is an item of its own, which fails.
     An entry is about how a check ends that was run: one that is blocked by a failure of what it
     needs, or could not run, fails with that as if the entry were not there, for nobody knows
-    whether it would still fail; one that does not apply is skipped. device: `host` or `cuda`.
-    thorough: walk the whole grid. options: an instance of the class's `Options`, so that a path
-    which its defaults keep for larger steps than these is walked too; None: the defaults.
+    whether it would still fail. One whose check passes or does not apply is stale: that fails too,
+    except on a device on which the check cannot be held. device: `host` or `cuda`. thorough: walk
+    the whole grid. options: an instance of the class's `Options`, so that a path which its defaults
+    keep for larger steps than these is walked too; None: the defaults.
 
-    Called, a check raises AssertionError if it fails or could not run, or passes and is a known
-    failure, and `unittest.SkipTest` if it does not apply or fails as its author said. Each can be
-    run alone and in any order.
+    Called, a check raises AssertionError if it fails, could not run, or is a known failure that is
+    stale, and `unittest.SkipTest` if it does not apply or fails as its author said. Each can be run
+    alone and in any order.
 
-    ConfigError for a class that is no plugin, another device, or options of another class.
+    ConfigError for a class that is no plugin, another device, options of another class, or known
+    failures that are no mapping.
     """
-    known = dict(known_failures or {})
+    known = known_failures or {}
     record = _record_of(cls)
     _refuse_unknown(record, cls, device, options)
     selection = Selection.of(record.kind)
@@ -68,7 +70,7 @@ def checks(
     run = _Shared(subject, known, selection)
     wrong = wrong_entries(known, selection.checks)
     items = [Item(check.name, run, check) for check in selection.checks]
-    items += [Item(f"known_failures[{name}]", run, None, why) for name, why in wrong.items()]
+    items += [Item(f"known_failures[{name}]", run, None, str(e)) for name, e in wrong.items()]
     return items
 
 

@@ -69,5 +69,5 @@ class Subject:
             return ""
         near = get_close_matches(self.cells, self.offered, 3, 0.4)
         near += [name for name in self.offered if self.cells in name and name not in near][:3]
-        hint = f"; there are {', '.join(near[:3])}" if near else ""
+        hint = f"; there are {', '.join(map(repr, near[:3]))}" if near else ""
         return f"none of its {len(self.offered)} cells is called {self.cells!r}{hint}"

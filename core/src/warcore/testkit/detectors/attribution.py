@@ -8,7 +8,7 @@ its schema lets it touch, and a pointer that nobody asked torch for is out of it
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from warcore.device import Observer
 from warcore.device.operations import noting_origins
@@ -16,6 +16,7 @@ from warcore.testkit.detectors.ranges import Watched
 from warcore.testkit.detectors.seeing import Eyes
 from warcore.testkit.detectors.sightings import AddressTaken, Sightings, Work
 from warcore.testkit.detectors.triton_reads import ignore, listen
+from warcore.testkit.detectors.used import note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from warcore.device import Pending, Stream
     from warcore.testkit.access import Access
 
-SEEN_BY = "attribution"
+SEEN_BY: Final = "attribution"
 
 
 class _Thread(threading.local):
@@ -58,6 +59,7 @@ class Attribution(Observer):
         buffers: Mapping[str, torch.Tensor | Sequence[torch.Tensor]],
         tell: Callable[[Access], None] | None = None,
     ) -> None:
+        note(SEEN_BY)
         self._watched = Watched(buffers)
         self._sightings = Sightings(SEEN_BY, tell)
         self._thread = _Thread()

@@ -26,6 +26,7 @@ from warcore.errors import WarcoreError
 from warcore.testkit.detectors.fault import Fault
 from warcore.testkit.detectors.faults import fault_handler
 from warcore.testkit.detectors.guarded import GuardedBuffer, lacking, supported
+from warcore.testkit.detectors.used import note
 from warcore.testkit.detectors.whereabouts import Whereabouts
 from warcore.testkit.detectors.window import Window
 
@@ -73,6 +74,7 @@ class PageGuard:
         if self._generation is not None:
             raise WarcoreError("this page guard is in force already", next="make another one")
         self._handler.acquire()
+        note("page guard")
         self._generation = self._handler.generation
         return self
 

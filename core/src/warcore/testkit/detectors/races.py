@@ -12,6 +12,7 @@ from warcore.testkit.access import Access
 from warcore.testkit.detectors.history import History, Touch
 from warcore.testkit.detectors.order import Order, device_of, host_of
 from warcore.testkit.detectors.race import Race, Races
+from warcore.testkit.detectors.used import note
 from warcore.testkit.detectors.wrapping import Wrapping
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class RaceDetector(Observer):
         """By id of the pending, which lives until its work has ended."""
         self._running: dict[Stream | None, list[_Work]] = {}
         self._expected: dict[Stream, list[Callable[[], None]]] = {}
+        note("happens-before")
         self._wrapping = Wrapping()
         self._wrapping.after(device, "event", lambda event, **_: self.hear(event))
         self._wrapping.after(device, "synchronize", lambda _: self._all_idle())

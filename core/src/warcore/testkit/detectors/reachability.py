@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from warcore.testkit.detectors.used import note
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -98,6 +100,7 @@ def suspects(
 
     after: None for an event that was recorded before the launch: all nodes may run after it.
     """
+    note("pointer reachability")
     before = frozenset() if after is None else graph.ancestors(after) | {after}
     for place, node in enumerate(graph.nodes):
         if place in before:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from warcore.device.operations import Origin, frame_of_use
+from warcore.testkit.detectors.used import note
 from warcore.testkit.environment import kernels_are_interpreted
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def _put_in(module: Any) -> None:
 
     def watched(executor: Any, *args: Any, **kwargs: Any) -> None:
         """A launch whose copies of whole storages onto themselves are no operations."""
+        note("Triton interpreter")
         outer, _here.kernel = _here.kernel, getattr(executor.fn, "__name__", "a kernel")
         try:
             with _launching, torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # noqa: SLF001

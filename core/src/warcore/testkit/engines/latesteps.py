@@ -15,6 +15,7 @@ import torch
 from warcore.fence import FenceReason
 from warcore.testkit.detectors.attribution import Attribution
 from warcore.testkit.detectors.elements import region
+from warcore.testkit.detectors.used import note
 from warcore.testkit.detectors.wrapping import Wrapping
 from warcore.testkit.engines.draftlog import DraftLog
 from warcore.testkit.engines.insides import Insides
@@ -209,6 +210,7 @@ def _changed(load: Load, which: Which) -> str:
 
 
 def _poisoned(workload: Workload, which: Which | None) -> Served:
+    note("in-order poison")
     kept: list[torch.Tensor] = []
     with quiet_torch(), workload.engine() as engine:
         writer = Insides(engine).shared.writer

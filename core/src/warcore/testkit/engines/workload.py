@@ -11,6 +11,7 @@ import torch
 from warcore.config import EngineConfig
 from warcore.engine import Engine
 from warcore.samplingparams import SamplingParams
+from warcore.testkit.detectors.used import note
 from warcore.testkit.engines.insides import Insides
 from warcore.testkit.engines.tinymodel import tiny
 from warcore.testkit.packages.definitions import with_context
@@ -131,6 +132,8 @@ class Workload:
 
     def run(self, host: str = "inline", **fields: Any) -> Served:
         """What an engine of its own makes of the requests; torch draws the same each time."""
+        if host.startswith("seeded"):
+            note("seeded schedules")
         with quiet_torch(), torch.random.fork_rng([]), self.engine(host, **fields) as engine:
             torch.manual_seed(1)
             return self.serve(engine)

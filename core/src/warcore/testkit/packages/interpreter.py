@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,13 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from warcore.probe import run_child
+from warcore.testkit.environment import TIMEOUT_VARIABLE
 from warcore.testkit.outcome import Unproven
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PATIENCE: Final = 60.0
-"""Seconds that an answer may take where imports are the most of it."""
+PATIENCE: Final = 240.0
+"""Seconds that a program of the kit's may take where no check's time is counted."""
+MARGIN: Final = 1.0
+"""Seconds that a check keeps of its own, to say what took too long."""
+
+MORE: Final = f"; it has more with {TIMEOUT_VARIABLE}=SECONDS"
+"""What to say to whoever ran out of time."""
 
 # Until the search path is the asker's, nothing in the current directory can stand in for a module
 # of the standard library.
@@ -33,13 +40,39 @@ _ENVIRONMENT: Final[dict[str, str]] = {}
 """In which interpreters begin; empty: in this process's own."""
 
 
-def keep_environment() -> None:
+_place: str | None = None
+"""Where `scratch` makes folders; None: where everybody's temporary files are."""
+_until: float | None = None
+"""When the time of the check ends, on the clock of `time.monotonic`; None: never."""
+
+
+def keep_environment(folder: str, seconds: float) -> None:
     """Let interpreters begin in the environment of this moment, whatever changes it later on.
 
     Called before a plugin is loaded here: what its import sets would otherwise be there already
-    when a fresh interpreter watches it being set.
+    when a fresh interpreter watches it being set. folder: for the files of a check, which whoever
+    has started the process will remove, however it ends. seconds: that the check may take.
     """
+    global _place, _until
     _ENVIRONMENT.update(os.environ)
+    _place, _until = folder, time.monotonic() + seconds
+
+
+def patience() -> float:
+    """Seconds that the check which runs here may still wait for somebody, and tell of it."""
+    if _until is None:
+        return PATIENCE
+    return max(_until - time.monotonic() - MARGIN, 0.0)
+
+
+def scratch(name: str) -> TemporaryDirectory[str]:
+    """A folder for files of the kit that vanishes with its context, or else with the check."""
+    return TemporaryDirectory(prefix=f"warcore-{name}-", dir=_place, ignore_cleanup_errors=True)
+
+
+def begin() -> dict[str, str]:
+    """The environment for a program of the kit's: its temporary files go where `scratch` goes."""
+    return {**os.environ, **({} if _place is None else {"TMPDIR": _place})}
 
 
 @attrs.frozen
@@ -59,19 +92,19 @@ class Ended:
         last = next((line for line in reversed(self.output.splitlines()) if line.strip()), "")
         words = f"; its last line was: {last.strip()[:200]}" if last else ""
         if self.code is None:
-            return f"it did not end in time{words}"
+            return f"it did not end in time{MORE}{words}"
         if self.code < 0:
             return f"the process ended with signal {-self.code}{words}"
         return f"the process ended with exit code {self.code}{words}"
 
 
-def ask(function: str, task: Mapping[str, Any], seconds: float = PATIENCE) -> Ended:
+def ask(function: str, task: Mapping[str, Any]) -> Ended:
     """Call `function` (MODULE:NAME) with `task` in a new process with this one's search path.
 
     task and the answer are dicts that JSON can carry. Standard output and standard error of the
     process are one file, to which it writes without a buffer.
     """
-    with TemporaryDirectory(prefix="warcore-ask-") as folder:
+    with scratch("ask") as folder:
         result, noise, given = (Path(folder, name) for name in ("result", "noise", "task"))
         whole = {
             **task,
@@ -80,14 +113,14 @@ def ask(function: str, task: Mapping[str, Any], seconds: float = PATIENCE) -> En
             "result": str(result),
         }
         given.write_text(json.dumps(whole), encoding="utf-8")
-        code = _run(given, noise, seconds)
+        code = _run(given, noise, patience())
         told = json.loads(result.read_bytes()) if result.exists() else None
         return Ended(told, code, noise.read_text(encoding="utf-8", errors="replace"))
 
 
-def answered(function: str, task: Mapping[str, Any], seconds: float = PATIENCE) -> dict[str, Any]:
+def answered(function: str, task: Mapping[str, Any]) -> dict[str, Any]:
     """The answer alone. Unproven if there is none."""
-    ended = ask(function, task, seconds)
+    ended = ask(function, task)
     if ended.told is None:
         raise Unproven(ended.how)
     return ended.told

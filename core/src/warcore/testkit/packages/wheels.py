@@ -12,17 +12,16 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from warcore.installed import canonical
 from warcore.testkit.outcome import NotApplicable, Unproven
+from warcore.testkit.packages.interpreter import MORE, begin, patience, scratch
 
 if TYPE_CHECKING:
     from warcore.installed import Installed
     from warcore.records import PluginRecord
 
-SECONDS: Final = 240.0
 OFFLINE: Final = ("--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
 LEFT_OUT: Final = (".git", ".hg", ".venv", "venv", "__pycache__", ".*_cache", "build", "*.egg-info")
 
@@ -34,7 +33,7 @@ def listed_from_wheel(record: PluginRecord, dist: Installed) -> str | None:
     environment. NotApplicable where its sources or its build tools are not here.
     """
     source = _buildable(dist)
-    with TemporaryDirectory(prefix="warcore-wheel-") as folder:
+    with scratch("wheel") as folder:
         # A build may leave files behind, and nobody has asked for any in their sources.
         copy = Path(folder, "source")
         shutil.copytree(source, copy, ignore=shutil.ignore_patterns(*LEFT_OUT))
@@ -110,8 +109,7 @@ def _listed(python: Path, record: PluginRecord, dist: Installed) -> str | None:
     """What `list-plugins --strict` finds wrong there."""
     name = f"{record.kind}:{record.name}"
     command = (python, "-I", "-m", "warcore", "list-plugins", "--strict", "--load", "--json")
-    allowed = {**os.environ, "WARCORE_PLUGINS": name}
-    done = _run(*command, "--only", name, environment=allowed, cwd=python.parent)
+    done = _run(*command, "--only", name, cwd=python.parent, WARCORE_PLUGINS=name)
     try:
         rows = json.loads(done.stdout)["plugins"]
     except (ValueError, KeyError):
@@ -125,22 +123,22 @@ def _listed(python: Path, record: PluginRecord, dist: Installed) -> str | None:
 
 
 def _run(
-    *command: object, environment: dict[str, str] | None = None, cwd: Path | None = None
+    *command: object, cwd: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(  # noqa: S603 - our interpreter, pip, and paths of our own
             list(map(str, command)),
-            env=environment,
+            env={**begin(), **variables},
             cwd=cwd,
             capture_output=True,
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
             check=False,
-            timeout=SECONDS,
+            timeout=patience(),
         )
     except subprocess.TimeoutExpired:
-        raise Unproven(f"{command[2]} {command[3]} did not end within {SECONDS:g} s") from None
+        raise Unproven(f"{command[2]} {command[3]} did not end in time{MORE}") from None
 
 
 def _last(done: subprocess.CompletedProcess[str]) -> str:

@@ -35,21 +35,16 @@ def _every_shape(subject: Subject) -> list[Shape]:
 # ---- why_not -------------------------------------------------------------------------------------
 
 
-@check("backend")
+@check("backend", needs=("plugin.facts_are_of_their_kind",))
 def why_not(subject: Subject) -> None:
     """`why_not` answers with a list of texts, the same each time, and computes and allocates
-    nothing; `page_sizes` is None or a frozenset of whole numbers.
+    nothing.
 
     A gate that asked for the platform where it meant a feature let one kind of machine start
     without what the fence stood on, and memory faults were the first to tell.
 
     Judge the spec alone, and answer with every reason in words; [] if there is none.
     """
-    pages = subject.cls.page_sizes
-    whole = isinstance(pages, frozenset) and all(type(n) is int and n > 0 for n in pages)
-    if pages is not None and not (whole and pages):
-        what = f"page_sizes is {pages!r}"
-        raise Refuted(Failure("None, or a frozenset of whole numbers above 0", what))
     specs = [spec_of(shape, _device(subject)) for shape in _every_shape(subject)]
     specs += [attrs.evolve(spec, kv_dtype=torch.float8_e5m2) for spec in specs[:1]]
     answers = [_answer(subject, spec) for spec in specs]

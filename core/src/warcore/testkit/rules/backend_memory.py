@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import attrs
 import torch
 
 from warcore.contract import ForwardMode, GraphKind, SharedReadEnds
 from warcore.device import Observer
 from warcore.testkit.detectors.attribution import Attribution
 from warcore.testkit.detectors.elements import same
-from warcore.testkit.outcome import Failure, NotApplicable, Refuted
+from warcore.testkit.outcome import Elsewhere, Failure, NotApplicable, Refuted
 from warcore.testkit.packages.definitions import definition
 from warcore.testkit.runs.check import check
 from warcore.testkit.stands.late import page_guard, told, unnamed, watched
@@ -101,31 +102,78 @@ def could_be_earlier(subject: Subject) -> None:
 
     Declare the earlier end: the kit has just seen that nothing is read after it.
     """
+    slacks = _slacks(subject)
+    if not slacks:
+        raise NotApplicable("every end that it declares is the earliest")
+    found = [slack for slack in slacks if slack.open]
+    if found:
+        where = definition(subject.cls, "shared_read_ends")
+        first, *others = (slack.failure(where) for slack in found)
+        rest = tuple(
+            Elsewhere(each.declared, each.observed, where, each.seen_by, each.cells)
+            for each in others
+        )
+        raise Refuted(attrs.evolve(first, elsewhere=rest))
+
+
+@attrs.define
+class _Slack:
+    """What lies between an end that is declared for a mode and the earlier ones."""
+
+    mode: ForwardMode
+    ends: SharedReadEnds
+    cell: Cell
+    """The first that was walked."""
+    open: list[SharedReadEnds]
+    """The earlier ends behind which nothing was read yet, earliest first."""
+
+    def failure(self, where: str) -> Failure:
+        earliest = self.open[0]
+        if self.mode is ForwardMode.EXTEND:
+            lost = "the whole prefill"
+        elif earliest is SharedReadEnds.IN_REPLAY:
+            lost = "the layers"
+        elif self.ends is SharedReadEnds.IN_REPLAY:
+            lost = "the in-graph metadata"
+        else:
+            lost = "the in-graph metadata and the layers"
+        claim = f"{self.ends.name} for {self.mode.value} steps"
+        what = f"nothing is read later than {earliest.name} in any {self.mode.value} step"
+        what = f"{what}: the tables of the next step wait for {lost} in vain"
+        return Failure(claim, what, where, ("guard",), str(self.cell), cells=(str(self.cell),))
+
+
+_BEHIND: Final = {SharedReadEnds.PRE_REPLAY: "in_graph", SharedReadEnds.IN_REPLAY: "body"}
+"""The phase that begins where reads end."""
+
+
+def _slacks(subject: Subject) -> list[_Slack]:
+    """One for each end that is declared for a mode and has an earlier one."""
+    slacks: dict[tuple[ForwardMode, SharedReadEnds], _Slack] = {}
     with page_guard() as guard:
-        late: dict[ForwardMode, SharedReadEnds] = {}
-        still: set[ForwardMode] = set()
-        cell_of: dict[ForwardMode, Cell] = {}
         for stand in stands(subject, guard=guard, graphs=(GraphKind.NONE,)):
             window = guard.window("forward")
             for cell in cells_of(subject, stand):
                 ends = stand.scope.ends[cell.mode]
-                if cell.mode is ForwardMode.MIXED or ends is SharedReadEnds.PRE_REPLAY:
+                earlier = _earlier(subject, cell.mode, ends)
+                if not earlier:
                     continue
-                if cell.mode is ForwardMode.EXTEND and has_snapshot(subject.cls):
-                    continue  # its static vote says nothing of where the reads of a batch end
-                late[cell.mode], cell_of[cell.mode] = ends, cell
-                phase = "in_graph" if ends is SharedReadEnds.IN_REPLAY else "body"
-                for batch in stand.steps(cell):
-                    if _touched(stand, batch, window, phase):
-                        still.add(cell.mode)
-        if not late:
-            raise NotApplicable("every end that it declares is the earliest")
-        for mode in (each for each in late if each not in still):
-            earlier = "PRE_REPLAY" if late[mode] is SharedReadEnds.IN_REPLAY else "IN_REPLAY"
-            what = f"nothing is read later than {earlier} in any {mode.value} step"
-            claim = f"{late[mode].name} for {mode.value} steps"
-            where = definition(subject.cls, "shared_read_ends")
-            raise Refuted(Failure(claim, what, where, ("guard",), str(cell_of[mode])))
+                slack = slacks.setdefault((cell.mode, ends), _Slack(cell.mode, ends, cell, earlier))
+                for batch in stand.steps(cell) if slack.open else ():
+                    while slack.open and _touched(stand, batch, window, _BEHIND[slack.open[0]]):
+                        slack.open.pop(0)
+    return list(slacks.values())
+
+
+def _earlier(subject: Subject, mode: ForwardMode, ends: SharedReadEnds) -> list[SharedReadEnds]:
+    """The ends before `ends` that would make the fence of a step earlier."""
+    if mode is ForwardMode.MIXED:
+        return []
+    if mode is not ForwardMode.EXTEND:
+        return [each for each in _BEHIND if each < ends]
+    # With a snapshot the static vote says nothing of where the reads of a batch end.
+    fine = SharedReadEnds.PRE_REPLAY
+    return [fine] if ends is not fine and not has_snapshot(subject.cls) else []
 
 
 def _touched(stand: Stand, batch: ForwardBatch, window: Window, phase: str) -> bool:

@@ -53,16 +53,18 @@ def captures(subject: Subject) -> None:
 
     Keep host reads and shapes that depend on data in `init_forward_metadata_out_graph`.
     """
+    name = ""
     try:
         for stand in stands(subject):
             for cell in cells_of(subject, stand):
+                name = str(cell)
                 for batch in stand.steps(cell):
                     stand.run(batch)
+            name = ""  # the next stand captures before it has a cell
     except WarcoreError as error:
         what, where = said_line(error.what)
-        raise Refuted(
-            Failure("steps that can be captured", what, where or line_of(error, subject.cls))
-        ) from error
+        where = where or line_of(error, subject.cls)
+        raise Refuted(Failure("steps that can be captured", what, where, cell=name)) from error
 
 
 @check(

@@ -12,7 +12,7 @@ from warcore.contract import ForwardMode, GraphKind
 from warcore.errors import ConfigError, WiringError
 from warcore.hooks import NEAR, read_hooks
 from warcore.options import parse_options
-from warcore.testkit.outcome import Failure, Refuted
+from warcore.testkit.outcome import Failure, Refuted, Unproven
 from warcore.testkit.packages.interpreter import answered, ask
 from warcore.testkit.packages.sources import place_of
 from warcore.testkit.packages.task import task_of
@@ -39,6 +39,8 @@ def loads(subject: Subject) -> None:
     class needs in the module itself: another plugin may not have done it before.
     """
     ended = ask(WATCH, {**task_of(subject), "before": []})
+    if ended.told is None and ended.code is None:
+        raise Unproven(ended.how)
     error = ended.how if ended.told is None else ended.told["error"]
     if error is not None:
         raise Refuted(
@@ -105,7 +107,7 @@ def options_parse(subject: Subject) -> None:
         raise Refuted(Failure("Options can be given as text", str(error), where)) from error
 
 
-@check(None, needs=("plugin.loads",))
+@check(None)
 def facts_are_of_their_kind(subject: Subject) -> None:
     """What a class declares as data has the type that the core takes it for.
 
@@ -194,11 +196,11 @@ def _facts(kind: str, cls: Any) -> Iterator[tuple[str, bool, str]]:
     if kind == "backend":
         sizes = cls.page_sizes
         fits = sizes is None or (
-            isinstance(sizes, (set, frozenset))
+            isinstance(sizes, frozenset)
             and bool(sizes)
             and all(type(size) is int and size > 0 for size in sizes)
         )
-        yield "page_sizes", fits, "None or a frozenset of tokens per page"
+        yield "page_sizes", fits, "None, or a frozenset of tokens per page, each above 0"
     elif kind == "graph_runner":
         modes = getattr(cls, "modes", None)
         fits = isinstance(modes, (set, frozenset)) and bool(modes) and modes <= set(ForwardMode)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 import sys
 from typing import TYPE_CHECKING, Final
@@ -26,7 +25,7 @@ RESERVED: Final = {"graph_runner": {"none"}}
 """Words that an option gives another meaning."""
 
 
-@check(None)
+@check(None, loads=False)
 def imports_public_names(subject: Subject) -> None:
     """A plugin takes from warcore what `warcore.__all__` and `warcore.testkit` hold, nothing else.
 
@@ -51,7 +50,7 @@ def imports_public_names(subject: Subject) -> None:
         )
 
 
-@check(None)
+@check(None, loads=False)
 def metadata_is_sane(subject: Subject) -> None:
     """A plugin's name is one word that options can hold; its distribution requires warcore from the
     contract it was written for up to the next that may break it, the installed one between them.
@@ -71,7 +70,7 @@ def metadata_is_sane(subject: Subject) -> None:
     _refute_requirement(_distribution(subject))
 
 
-@check(None)
+@check(None, loads=False)
 def requires_what_it_imports(subject: Subject) -> None:
     """Each package that a plugin imports is one that its distribution requires.
 
@@ -106,7 +105,7 @@ def requires_what_it_imports(subject: Subject) -> None:
         )
 
 
-@check(None, level="SHOULD")
+@check(None, level="SHOULD", loads=False)
 def is_described(subject: Subject) -> None:
     """A plugin says what it is: a docstring of its class, a summary and a README of its package.
 
@@ -116,8 +115,10 @@ def is_described(subject: Subject) -> None:
     Write a line below `class`, `description` and `readme` into pyproject.toml, and into the README
     what each declaration is and why it is true.
     """
-    if not inspect.cleandoc(subject.cls.__doc__ or ""):
-        raise Refuted(Failure("its class says what it is", f"{subject.cls.__name__} does not"))
+    said = _docstring(subject)
+    if said is not None and not said.strip():
+        name = subject.record.entry_point.rpartition(":")[2]
+        raise Refuted(Failure("its class says what it is", f"{name} does not"))
     if subject.record.distribution is None:
         return
     from importlib.metadata import PackageNotFoundError, metadata
@@ -147,6 +148,29 @@ def wheel_is_found(subject: Subject) -> None:
     trouble = listed_from_wheel(subject.record, _distribution(subject))
     if trouble is not None:
         raise Refuted(Failure("its wheel holds all of it", trouble, seen_by=("a new environment",)))
+
+
+def _docstring(subject: Subject) -> str | None:
+    """That of its class, by its sources; None where they do not tell."""
+    if subject.cls is not None:
+        return str(subject.cls.__doc__ or "")
+    name = subject.record.entry_point.rpartition(":")[2].rpartition(".")[2]
+    try:
+        modules = Package.of(subject.record).modules
+    except NotApplicable:
+        return None
+    # Where its module only hands it on, any class of this name in the package may be it.
+    own = [(path, tree) for path, tree in modules if str(path) == subject.record.file]
+    for trees in (own, modules):
+        classes = [
+            node
+            for _, tree in trees
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef) and node.name == name
+        ]
+        if classes:
+            return "".join(ast.get_docstring(each) or "" for each in classes)
+    return None
 
 
 def _refute_requirement(dist: Installed) -> None:

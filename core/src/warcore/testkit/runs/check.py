@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import attrs
 
@@ -44,6 +44,8 @@ class Check:
     """Checks that come first, and whose failure would show here too: then this one is blocked."""
     devices: tuple[str, ...] = ("host", "cuda")
     """The devices that it can be held on; elsewhere it does not apply."""
+    loads: bool = True
+    """Whether the plugin's class is loaded for it; else it looks at sources and metadata alone."""
 
     def __str__(self) -> str:
         return self.name
@@ -57,11 +59,13 @@ def check(
     needs: tuple[str, ...] = (),
     after: tuple[str, ...] = (),
     devices: tuple[str, ...] = ("host", "cuda"),
+    loads: bool = True,
 ) -> Callable[[Function], Function]:
     """Register a function as a check.
 
     needs: checks without which it says nothing. after: checks that may not apply to a plugin, but
-    whose failure it would only repeat. devices: where it can be held.
+    whose failure it would only repeat. devices: where it can be held. loads: whether it looks at
+    the class; a check that does not can be held to a plugin that cannot be loaded.
 
     Its docstring is three paragraphs: the rule, what happened where it was broken, how to mend it.
     """
@@ -73,11 +77,23 @@ def check(
         if name in _ALL:
             raise ValueError(f"there are two checks called {name}")
         _ALL[name] = Check(
-            name, kind, since, level, needs, rule, incident, mend, function, after, devices
+            name, kind, since, level, needs, rule, incident, mend, function, after, devices, loads
         )
         return function
 
     return registered
+
+
+LOADS: Final = "plugin.loads"
+"""The check on which all stand that load the plugin, whether they say so or not."""
+
+
+def loads_check() -> Check:
+    """That check."""
+    from warcore.testkit.rules import load_rules
+
+    load_rules()
+    return _ALL[LOADS]
 
 
 def checks_of(kind: Kind) -> Iterator[Check]:

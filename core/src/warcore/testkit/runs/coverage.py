@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from warcore.testkit.outcome import Outcome
+from warcore.testkit.runs.check import LOADS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,20 +26,24 @@ _ONLY_ON = {
 
 @attrs.frozen
 class Detector:
-    """One detector, and whether it could work."""
+    """One detector, and whether it has looked."""
 
     name: str
+    used: bool
+    """Whether a check that ran has looked with it."""
     why_not: str | None
     """None: it works here."""
 
 
 def detectors(results: Results) -> tuple[Detector, ...]:
-    """The detectors of the kit, and which of them could work in this run."""
+    """The detectors of the kit, which of them have looked in this run, and which could not."""
+    used = {name for result in results.results for name in result.detectors}
     found = []
-    for name, why in results.platform["detectors"].items():
+    for name, lacking in results.platform["detectors"].items():
         needed = _ONLY_ON.get(name, results.subject.device)
         elsewhere = needed != results.subject.device
-        found.append(Detector(name, f"{needed} device only" if elsewhere else why))
+        why = f"{needed} device only" if elsewhere else lacking
+        found.append(Detector(name, name in used, None if name in used else why))
     return tuple(found)
 
 
@@ -53,9 +58,13 @@ def not_covered(results: Results) -> Iterator[str]:
             "captured step: a read that changes no output, in an eager step, is not seen. The map "
             "of windows is not overwritten: only addresses in it are looked for."
         )
-    for detector in detectors(results):
+    every = detectors(results)
+    for detector in every:
         if detector.why_not is not None:
             yield f"The {detector.name} did not run: {detector.why_not}."
+    idle = [each.name for each in every if not each.used and each.why_not is None]
+    if idle:
+        yield f"No check that ran had a use for: {', '.join(idle)}."
     yield from _stolen(results)
     yield from _beyond(results)
     yield from _left_out(results)
@@ -65,6 +74,9 @@ def not_covered(results: Results) -> Iterator[str]:
             f"Checks ran in this process, for {here}: what a crash or a hang of the plugin would "
             "have been was not tried."
         )
+    roots = {result.after.check.name for result in results.results if result.after is not None}
+    if LOADS in roots:
+        yield "It was not loaded: nothing that it does was looked at."
     if any(result.outcome is Outcome.UNPROVEN for result in results.results):
         yield "Where a check could not run, nothing is known."
 
@@ -100,6 +112,8 @@ def _beyond(results: Results) -> Iterator[str]:
 def _left_out(results: Results) -> Iterator[str]:
     """What was not asked for, or does not count."""
     subject, selection = results.subject, results.selection
+    if results.interrupted:
+        yield f"It was interrupted after {results.ran} of {len(selection.checks)} checks."
     if selection.pattern:
         left = selection.available - len(selection.checks)
         yield f"{left} of {selection.available} checks were left out (-k {selection.pattern})."
@@ -107,7 +121,7 @@ def _left_out(results: Results) -> Iterator[str]:
         yield f"No check has a cell that is called {subject.cells!r} (--cell): none was walked."
     elif subject.cells:
         yield f"Of the grid only the cells called {subject.cells!r} were walked (--cell)."
-    elif not subject.thorough:
+    elif not subject.thorough and any(result.cells for result in results.results):
         yield "The default grid was walked; --all walks the whole of it."
     if subject.set_options:
         chosen = ", ".join(f"{key}={text}" for key, text in subject.set_options.items())

@@ -44,7 +44,7 @@ class Declaration:
     ends: str
     """`PRE_REPLAY`, `IN_REPLAY`, `POST_REPLAY` or `UNKNOWN`."""
     verdict: str | None
-    """One of the words above, never a bare "proved"; None: nothing is claimed."""
+    """One of the words above, never a bare "proved"; None: there is nothing to judge."""
     why: str
     everywhere: bool = attrs.field(default=True, eq=False)
     """Whether it is the same under every kind of graph that was walked."""
@@ -86,6 +86,14 @@ def _verdict(
 ) -> tuple[str | None, str]:
     if ends == "UNKNOWN":
         return None, "nothing is claimed: a step is coarse unless its snapshot says otherwise"
+    earlier = by_check.get(EARLIER)
+    lost = None if earlier is None else _could_be_earlier(earlier, f"{ends} for {mode} steps")
+    if mode == ForwardMode.EXTEND.value and ends != "PRE_REPLAY" and lost is None:
+        # Such a prefill is coarse, so no check has looked behind the end that it declares.
+        return None, (
+            "nothing rests on it: a prefill is fine only with PRE_REPLAY, declared or from its "
+            "snapshot"
+        )
     failed = [r for name in REFUTING if (r := by_check.get(name)) and r.outcome in _FAILED]
     for result in failed:
         seen = _seen(result, mode, graphs)
@@ -95,16 +103,18 @@ def _verdict(
     if _passed(by_check.get(ADDRESSES)) and ends != "POST_REPLAY":
         return PROVED_FOR_GRAPH, "no address of the tables behind its event"
     if _passed(guard) and _passed(poison):
-        earlier = by_check.get(EARLIER)
-        if earlier is not None and earlier.outcome in _FAILED and _is_named(earlier, mode):
-            assert earlier.failure is not None
-            return COULD_BE_EARLIER, f"it is true; {earlier.failure.observed}"
-        return PROVED, "guard clean, poison silent"
+        proved = (PROVED, "guard clean, poison silent")
+        return proved if lost is None else (COULD_BE_EARLIER, f"it is true; {lost}")
     return UNPROVEN, _because(guard, poison, *failed)
 
 
-def _is_named(result: Result, mode: str) -> bool:
-    return result.failure is not None and f"for {mode} steps" in result.failure.declared
+def _could_be_earlier(result: Result, claim: str) -> str | None:
+    """What it has seen where `claim` is declared; None: nothing that speaks for an earlier end."""
+    failure = result.failure
+    if result.outcome not in _FAILED or failure is None:
+        return None
+    others = {each.declared: each.observed for each in failure.elsewhere}
+    return {**others, failure.declared: failure.observed}.get(claim)
 
 
 def _seen(result: Result, mode: str, graphs: list[str]) -> str | None:

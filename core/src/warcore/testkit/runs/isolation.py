@@ -70,7 +70,9 @@ class Isolation:
             self._end()
             self._process, self._platform = self._started(), None
         _ = self.platform
-        with tempfile.TemporaryDirectory(prefix="warcore-check-") as folder:
+        # On Ctrl-C the check still writes into it: the nursery removes what is left.
+        made = tempfile.TemporaryDirectory(prefix="warcore-check-", ignore_cleanup_errors=True)
+        with made as folder:
             task = _task(check, subject, seconds, folder)
             start = time.perf_counter()
             alive = self._tell(task)
@@ -155,6 +157,7 @@ def _task(check: Check, subject: Subject, seconds: float, folder: str) -> dict[s
         **told,
         "function": name,
         "rule": check.rule,
+        "loads": check.loads,
         "same_file": file,
         "seconds": seconds,
         "folder": folder,

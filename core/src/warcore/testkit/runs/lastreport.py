@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NOT_CONFORMANT: Final = "not conformant"
 """The verdict of a run that has refuted a plugin."""
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 @attrs.frozen
@@ -66,7 +66,8 @@ def keep(results: Results) -> None:
 def kept(record: PluginRecord) -> tuple[LastReport, ...]:
     """The last report of each device, if it is about what is installed now.
 
-    One that is about another version, other sources or another warcore, or cannot be read, is none.
+    One that is about another version, other sources, another warcore or another torch, or cannot be
+    read, is none.
     """
     if record.distribution is None:
         return ()
@@ -97,18 +98,33 @@ def _stamp(record: PluginRecord) -> dict[str, Any]:
         "name": record.name,
         "distribution": record.distribution,
         "version": record.version,
-        "sources": _changed(record.file),
+        "sources": _sources(record.file),
+        "torch": _version("torch"),
     }
 
 
-def _changed(file: str | None) -> int | None:
-    """When the sources changed last: an editable install keeps its version meanwhile."""
+def _sources(file: str | None) -> list[int] | None:
+    """How many files its package has, and when one changed last.
+
+    An editable install keeps its version meanwhile; kernels in other languages lie beside Python.
+    """
     if file is None:
         return None
-    path = Path(file)
-    package = (path.parent / "__init__.py").is_file()
-    files = path.parent.rglob("*.py") if package else [path]
-    return max((each.stat().st_mtime_ns for each in files), default=None)
+    root = Path(file)
+    while (root.parent / "__init__.py").is_file():
+        root = root.parent
+    files = (each for each in root.rglob("*") if each.is_file()) if root.is_dir() else [root]
+    times = [f.stat().st_mtime_ns for f in files if f.parent.name != "__pycache__"]
+    return [len(times), max(times, default=0)]
+
+
+def _version(distribution: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 def _path(record: PluginRecord, device: str) -> Path:

@@ -17,6 +17,7 @@ import os
 import pickle
 import platform
 import select
+import shutil
 import signal
 import sys
 import time
@@ -30,10 +31,11 @@ from typing import Any
 import attrs
 
 from warcore.records import LoadError, PluginRecord, load
+from warcore.testkit.environment import kernels_are_interpreted
 from warcore.testkit.outcome import Failure, Outcome
 from warcore.testkit.packages.interpreter import keep_environment
 from warcore.testkit.packages.sources import homes_of
-from warcore.testkit.runs.aftermath import UNWRITTEN, homes_around
+from warcore.testkit.runs.aftermath import LOOKS, UNWRITTEN, entry_point_of, homes_around
 from warcore.testkit.runs.orphans import adopt, end_orphans
 from warcore.testkit.runs.verdict import Verdict, judge, raised_at
 from warcore.testkit.subject import Subject
@@ -58,6 +60,7 @@ def serve() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken)
     os.write(answers, f"{json.dumps(describe_platform())}\n".encode())
+    folder = ""
     with os.fdopen(tasks, "rb") as lines:
         for line in lines:
             task = json.loads(line)
@@ -69,7 +72,11 @@ def serve() -> None:
                 _child(task)
             code = _wait(pid, task["seconds"] + GRACE_S, tasks, wake)
             end_orphans()
-            os.write(answers, f"{json.dumps(code)}\n".encode())
+            with suppress(BrokenPipeError):
+                os.write(answers, f"{json.dumps(code)}\n".encode())
+            folder = task["folder"]
+    # Whoever asked may have ended without a chance to do it.
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _preload() -> None:
@@ -100,9 +107,18 @@ def describe_platform() -> dict[str, Any]:
             "event position": None,
             "seeded schedules": None,
             "pointer reachability": None,
-            "Triton interpreter": None if find_spec("triton") else "Triton is not installed",
+            "Triton interpreter": _no_interpreter(),
         },
     }
+
+
+def _no_interpreter() -> str | None:
+    """Why what a kernel reads is not seen on the host device; None: it is."""
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    if not kernels_are_interpreted():
+        return "TRITON_INTERPRET=1 is not set, so that what a Triton kernel reads was not seen"
+    return None
 
 
 def _fork() -> int:
@@ -186,9 +202,9 @@ def _settle(task: dict[str, Any]) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     stacks = os.open(str(Path(task["folder"], "stacks")), os.O_WRONLY | os.O_CREAT, 0o600)
     faulthandler.enable(stacks)
-    faulthandler.dump_traceback_later(task["seconds"], file=stacks)
+    faulthandler.dump_traceback_later(task["seconds"] / LOOKS, repeat=True, file=stacks)
     sys.path[:] = task["path"]
-    keep_environment()
+    keep_environment(task["folder"], task["seconds"])
     random.seed(0)
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -202,8 +218,8 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
     record = PluginRecord(**task["record"])
     try:
         function = _resolve(task["function"])
-        cls = load(record)
-        if task["same_file"] is not None:
+        cls = load(record) if task["loads"] else None
+        if cls is not None and task["same_file"] is not None:
             _same(cls, task["same_file"])
     except LoadError as error:
         if task["same_file"] is not None:
@@ -211,7 +227,8 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
         return {"loaded": False, "verdict": _unloadable(record, error).plain()}
     except (ImportError, AttributeError) as error:
         return {"here": f"the check cannot be imported: {error}"}
-    Path(task["folder"], "homes").write_text(json.dumps(homes_of(cls)), encoding="utf-8")
+    homes = homes_around(record.file) if cls is None else homes_of(cls)
+    Path(task["folder"], "homes").write_text(json.dumps(homes), encoding="utf-8")
     # Our own parent wrote this.
     options = pickle.loads(base64.b64decode(task["options"]))  # noqa: S301
     facts = {key: task[key] for key in ("device", "cells", "thorough", "reference", "dry")}
@@ -222,12 +239,32 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
 def _unloadable(record: PluginRecord, error: LoadError) -> Verdict:
     place = raised_at(error.__cause__, homes_around(record.file))
     failure = Failure(
-        f"the entry point {record.name} = {record.entry_point}",
+        entry_point_of(attrs.asdict(record)),
         error.cause,
         "" if place is None else str(place),
         mishap="cannot be loaded",
+        mend=_mend(record, error.__cause__),
     )
     return Verdict(Outcome.FAILED, failure=failure)
+
+
+def _mend(record: PluginRecord, raised: BaseException | None) -> str:
+    """How to mend a plugin that cannot be loaded. raised: by its import; None: that went well."""
+    module = record.entry_point.partition(":")[0]
+    point = f'`{record.name} = "{record.entry_point}"` in pyproject.toml'
+    if raised is None:
+        return f"Define the class in {module}, or correct the entry point {point}."
+    missing = raised.name if isinstance(raised, ModuleNotFoundError) else None
+    top = module.partition(".")[0]
+    own = f"{module}.".startswith(f"{missing}.")
+    if missing is None or (f"{missing}.".startswith(f"{top}.") and not own):
+        return f"Import it alone, by `python -c 'import {module}'`, and mend what that raises."
+    if own:
+        return f"See that its package holds {missing}, or correct the entry point {point}."
+    return (
+        f"`pip install {missing}`, or what else holds this module, and add that to `dependencies`; "
+        "import what may be missing in the function that needs it."
+    )
 
 
 def _same(cls: type, file: str) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from warcore.testkit.subject import Subject
 
 SCHEMA = 1
-_LINES = 20
+_SHOWN = 20
 """Of what was printed, and of a traceback, at most: the last ones."""
 
 
@@ -41,18 +41,19 @@ def told(result: Result, subject: Subject) -> Iterator[tuple[str, str]]:
         advice = ADVICE.get(failure.mishap)
         if not result.stale:
             yield "so what", check.incident if advice is None else advice.so_what
-            yield "mend it", check.mend if advice is None else advice.mend
+            yield "mend it", failure.mend or (check.mend if advice is None else advice.mend)
     yield "just this", command(result, subject)
     if failure is not None:
         yield "and", _more(failure)
-        yield "also at", "\n".join(_line(each) for each in failure.elsewhere)
+        yield "also", "\n".join(f"{e.declared}: {e.observed}" for e in _words(failure))
+        yield "also at", "\n".join(_line(each) for each in _lines(failure))
     yield "it printed", _end(result.output)
     yield "trace", _end(result.trace)
 
 
 def _more(failure: Failure) -> str:
     """What else fails, counted."""
-    more, others = failure.more, failure.elsewhere
+    more, others = failure.more, _lines(failure)
     parts = []
     if more and failure.cells:
         line = "the same line" if failure.where else "a line that no detector knows"
@@ -64,6 +65,15 @@ def _more(failure: Failure) -> str:
         lines = _count(len(others), "other line", "other lines")
         parts.append(f"{_count(cells, 'cell fails', 'cells fail')} at {lines}")
     return ", and ".join(parts)
+
+
+def _words(failure: Failure) -> list[Elsewhere]:
+    """What else is declared at its line, and wrong."""
+    return [other for other in failure.elsewhere if other.where == failure.where]
+
+
+def _lines(failure: Failure) -> list[Elsewhere]:
+    return [other for other in failure.elsewhere if other.where != failure.where]
 
 
 def _line(other: Elsewhere) -> str:
@@ -81,7 +91,26 @@ def command(result: Result, subject: Subject) -> str:
     record = subject.record
     if record.distribution is None:
         return f"pytest -k {shlex.quote(result.check.name)}"
-    words = ["warcore", "check", f"{record.kind}:{record.name}", "-k", result.check.name]
+    words = _words_of(subject, result.check.name)
+    if result.failure is not None and result.failure.cell:
+        words += ["--cell", result.failure.cell]
+    return shlex.join(words)
+
+
+def again(results: Results) -> str:
+    """The command that repeats a whole run of an installed plugin."""
+    words = _words_of(results.subject, results.selection.pattern)
+    if results.subject.cells:
+        words += ["--cell", results.subject.cells]
+    return shlex.join(words)
+
+
+def _words_of(subject: Subject, pattern: str) -> list[str]:
+    """What to type for some checks of an installed plugin."""
+    record = subject.record
+    words = ["warcore", "check", f"{record.kind}:{record.name}"]
+    if pattern:
+        words += ["-k", pattern]
     if subject.device != "host":
         words += ["--device", subject.device]
     if subject.thorough:
@@ -90,9 +119,7 @@ def command(result: Result, subject: Subject) -> str:
         words += ["--reference", subject.reference]
     for key, text in subject.set_options.items():
         words += ["--opt", f"{record.name}.{key}={text}"]
-    if result.failure is not None and result.failure.cell:
-        words += ["--cell", result.failure.cell]
-    return shlex.join(words)
+    return words
 
 
 def as_text(result: Result, subject: Subject) -> str:
@@ -171,4 +198,4 @@ def _check(result: Result, subject: Subject) -> dict[str, Any]:
 
 
 def _end(text: str) -> str:
-    return "\n".join(text.rstrip().splitlines()[-_LINES:])
+    return "\n".join(text.rstrip().splitlines()[-_SHOWN:])

@@ -35,7 +35,7 @@ class Result:
     counted: bool = True
     """Not if the check is newer than the plugin's contract."""
     stale: bool = False
-    """Whether it was listed as a known failure, and passes."""
+    """Whether it was listed as a known failure, and passes or does not apply."""
     cells: int | None = None
     """How many cells of a grid it has looked at; None: it has none."""
     ends: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
@@ -44,6 +44,8 @@ class Result:
     """The largest sizes of the cells looked at."""
     stolen: tuple[str, ...] = ()
     """Who took SIGSEGV away from the page guard meanwhile."""
+    detectors: tuple[str, ...] = ()
+    """Those that have looked, by name."""
     after: Result | None = None
     """The check whose outcome decided that this one was not run: the first of a chain of them."""
     here: str = ""
@@ -71,8 +73,10 @@ class Results:
     contract: str
     """The minor of warcore to which the plugin is written."""
     results: tuple[Result, ...]
-    """One for each check of the selection."""
+    """One for each check of the selection; before them `plugin.loads`, if that has failed them."""
     platform: Mapping[str, Any]
+    interrupted: bool = False
+    """Whether Ctrl-C came before the last check had ended."""
 
     @property
     def total(self) -> int:
@@ -86,9 +90,14 @@ class Results:
         return {outcome: counted.count(outcome) for outcome in Outcome}
 
     @property
+    def ran(self) -> int:
+        """How many checks of the selection came to an end."""
+        return sum(result.check in self.selection.checks for result in self.results)
+
+    @property
     def whole(self) -> bool:
-        """Whether no check and no cell of the grid was left out by request."""
-        return not self.selection.pattern and not self.subject.cells
+        """Whether no check and no cell of the grid was left out, by request or for Ctrl-C."""
+        return not (self.selection.pattern or self.subject.cells or self.interrupted)
 
     @property
     def unmet(self) -> bool:
@@ -100,7 +109,9 @@ class Results:
         """The exit code: 0 conformant, 1 not, 2 it could not be found out."""
         if any(result.refutes for result in self.results):
             return REFUTED
-        leaves_open = self.unmet or any(result.leaves_open for result in self.results)
+        leaves_open = (
+            self.interrupted or self.unmet or any(result.leaves_open for result in self.results)
+        )
         if leaves_open or not self.counts[Outcome.PASSED]:
             return NO_VERDICT
         return CONFORMANT

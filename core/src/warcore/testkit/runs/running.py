@@ -13,6 +13,7 @@ from warcore.errors import ConfigError
 from warcore.testkit.environment import time_limit
 from warcore.testkit.outcome import Failure, Outcome
 from warcore.testkit.runs.aftermath import Ended, NotHere
+from warcore.testkit.runs.check import LOADS, loads_check
 from warcore.testkit.runs.isolation import Isolation
 from warcore.testkit.runs.results import Result, Results
 from warcore.testkit.runs.selection import Selection, contract_of, is_newer, wrong_entries
@@ -43,26 +44,50 @@ def run_checks(
     of its own. starts and ends are told of each check.
 
     ConfigError if no check fits, if none of those that do has the cells that were asked for, or for
-    an entry of `known_failures` that no check or a MUST has, or that has no reason.
+    an entry of `known_failures` that no check or a MUST has, or that has no reason. Interrupted for
+    a Ctrl-C once the first check has ended.
     """
-    known = dict(known_failures or {})
+    known = known_failures or {}
     selection = Selection.of(subject.record.kind, pattern)
-    wrong = wrong_entries(known, Selection.of(subject.record.kind).checks)
-    if wrong:
-        raise ConfigError(
-            "; ".join(wrong.values()),
-            next="strike it out of known_failures, or give it a reason",
-        )
+    for error in wrong_entries(known, Selection.of(subject.record.kind).checks).values():
+        raise error
     with Run(subject, known, isolation) as run:
-        if subject.cells and pattern:
+        if subject.cells:
             run.refuse_unmet(selection)
-        results = []
-        for check in selection.checks:
-            starts(check)
-            results.append(run.result(check, selection))
-            ends(results[-1])
-        contract = contract_of(subject.record)
-        return Results(subject, selection, contract, tuple(results), run.platform)
+        results: list[Result] = []
+
+        def tell(result: Result) -> None:
+            results.append(result)
+            ends(result)
+
+        def found(*, interrupted: bool = False) -> Results:
+            contract = contract_of(subject.record)
+            every = tuple(results)
+            return Results(subject, selection, contract, every, run.platform, interrupted)
+
+        try:
+            for check in selection.checks:
+                starts(check)
+                result = run.result(check, selection)
+                first = run.unloadable
+                if first is not None and all(first.check is not told.check for told in results):
+                    tell(first)
+                if result is not first:
+                    tell(result)
+        except KeyboardInterrupt as pressed:
+            if not results:
+                raise
+            raise Interrupted(found(interrupted=True)) from pressed
+        return found()
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C came in a run."""
+
+    def __init__(self, results: Results) -> None:
+        super().__init__()
+        self.results = results
+        """What was found until then."""
 
 
 class Run:
@@ -82,7 +107,8 @@ class Run:
         self._isolation = isolation
         self._lent = isolation is not None
         self._here = ""
-        self._unloadable = ""
+        self.unloadable: Result | None = None
+        """What came of `plugin.loads`, once the plugin could not be loaded for any check."""
 
     def __enter__(self) -> Self:
         return self
@@ -117,15 +143,15 @@ class Run:
                 result = self._found(check)
             counted = not is_newer(check, self._contract)
             result = attrs.evolve(result, counted=counted)
-            if check.name in self._known:
+            if check.name in self._known and self._subject.device in check.devices:
                 result = _expected(result, self._known[check.name])
             self._results[check.name] = result
         return self._results[check.name]
 
     def _without(self, before: list[Result], check: Check) -> Result | None:
         """The result of a check that was not run, for what comes before; None if it can be run."""
-        if self._unloadable:
-            return Result(check, Outcome.BLOCKED, self._unloadable)
+        if self.unloadable is not None and check.loads and check.name != LOADS:
+            return _not_loaded(check, self.unloadable)
         if self._subject.device not in check.devices:
             where = " or ".join(check.devices)
             return Result(check, Outcome.NOT_APPLICABLE, f"it is held on {where} only")
@@ -153,7 +179,9 @@ class Run:
         found = []
         dry = attrs.evolve(self._subject, dry=True)
         for check in selection.checks:
-            if check.name in selection.asked and self._subject.device in check.devices:
+            # What holds for every kind of plugin walks no grid.
+            asked = check.name in selection.asked and check.kind is not None
+            if asked and self._subject.device in check.devices:
                 verdict = self._ended(check, dry).verdict
                 if verdict.cells or verdict.failure is not None:
                     return
@@ -168,9 +196,18 @@ class Run:
 
     def _found(self, check: Check) -> Result:
         ended = self._ended(check, self._subject)
+        if ended.loaded:
+            return self._result(check, ended)
+        loads = loads_check()
+        self.unloadable = self._results[LOADS] = attrs.evolve(
+            self._result(loads, ended), counted=not is_newer(loads, self._contract)
+        )
+        if check.name == LOADS:
+            return self.unloadable
+        return _not_loaded(check, self.unloadable)
+
+    def _result(self, check: Check, ended: Ended) -> Result:
         verdict = ended.verdict
-        if not ended.loaded:
-            self._unloadable = f"it cannot be loaded, see {check}"
         return Result(
             check,
             verdict.outcome,
@@ -183,6 +220,7 @@ class Run:
             ends=verdict.ends,
             largest=verdict.largest,
             stolen=verdict.stolen,
+            detectors=verdict.detectors,
             here=self._here,
         )
 
@@ -201,6 +239,11 @@ class Run:
         return self._isolation
 
 
+def _not_loaded(check: Check, loads: Result) -> Result:
+    then = Outcome.BLOCKED if loads.outcome is Outcome.FAILED else loads.outcome
+    return Result(check, then, _because(loads), after=loads)
+
+
 def _because(need: Result) -> str:
     """What became of a check that other ones stand on, and why, in a line."""
     why = need.why if need.failure is None else need.failure.observed
@@ -212,11 +255,14 @@ def _expected(result: Result, reason: str) -> Result:
     """A result that its author has foretold."""
     if result.outcome is Outcome.FAILED:
         return attrs.evolve(result, outcome=Outcome.EXPECTED_FAILURE, why=reason)
-    if result.outcome is not Outcome.PASSED:
+    if result.outcome is Outcome.PASSED:
+        what = "it passes"
+    elif result.outcome is Outcome.NOT_APPLICABLE and result.cells != 0:
+        what = f"it does not apply: {result.why}"
+    else:
         return result
     failure = Failure(
-        f"that it fails {result.check}: {reason}",
-        "it passes: strike it out of known_failures",
+        f"that it fails {result.check}: {reason}", f"{what}; strike it out of known_failures"
     )
     return attrs.evolve(result, outcome=Outcome.FAILED, failure=failure, stale=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,11 @@ import attrs
 
 from warcore import __version__
 from warcore.errors import ConfigError
-from warcore.records import suggestion
+from warcore.records import nearest, suggestion
 from warcore.testkit.runs.check import checks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from warcore.records import Kind, PluginRecord
     from warcore.testkit.runs.check import Check
@@ -73,12 +74,14 @@ def find_check(name: str) -> Check:
 
     known = {check.name: check for kind in KINDS for check in checks_of(kind)}
     if name not in known:
-        short = {full.partition(".")[2]: full for full in known}
-        near = suggestion(name, [*known, *short])
-        near = f"; did you mean {short[name]}?" if name in short else near
-        raise ConfigError(
-            f"no check is called {name!r}{near}", next="warcore check NAME shows their names"
-        )
+        short: dict[str, list[str]] = {}
+        for full in known:
+            short.setdefault(full.partition(".")[2], []).append(full)
+        near = nearest(name, [*known, *short])
+        meant = [] if near is None else short.get(near, [near])
+        hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
+        again = f"warcore check --explain {meant[0]}" if meant else "warcore check --explain"
+        raise ConfigError(f"no check is called {name!r}{hint}", next=again)
     return known[name]
 
 
@@ -105,17 +108,35 @@ def is_newer(check: Check, contract: str) -> bool:
     return _number(check.since) > _number(contract)
 
 
-def wrong_entries(known_failures: Mapping[str, str], checks: Iterable[Check]) -> dict[str, str]:
-    """What is wrong with entries of `known_failures` that no run can make right, by their ids."""
+def wrong_entries(
+    known_failures: Mapping[str, str], checks: Iterable[Check]
+) -> dict[str, ConfigError]:
+    """What is wrong with entries of `known_failures` that no run can make right, by their ids.
+
+    ConfigError if it is no mapping at all.
+    """
+    if not isinstance(known_failures, Mapping):
+        raise ConfigError(
+            f"known_failures is {known_failures!r}, not the reason for each check",
+            next='known_failures={"KIND.CHECK": "why it fails"}',
+        )
     by_name = {check.name: check for check in checks}
     wrong = {}
     for name, reason in known_failures.items():
         if name not in by_name:
-            wrong[name] = f"there is no check {name!r}{suggestion(name, by_name)}"
+            what = f"there is no check {name!r}{suggestion(str(name), by_name)}"
+            remedy = f"{nearest(str(name), by_name)!r}, or strike the entry out"
+            if nearest(str(name), by_name) is None:
+                remedy = "strike the entry out; warcore check --explain lists the checks"
         elif by_name[name].level == "MUST":
-            wrong[name] = f"{name} is a MUST: no plugin may fail it, known or not"
+            what = f"{name} is a MUST: no plugin may fail it, known or not"
+            remedy = f"mend what it finds: warcore check --explain {name}"
         elif not isinstance(reason, str) or not reason.strip():
-            wrong[name] = f"{name} is a known failure without a reason: say in words why it fails"
+            what = f"{name} is a known failure without a reason"
+            remedy = f'{{"{name}": "why it fails"}}'
+        else:
+            continue
+        wrong[name] = ConfigError(f"known_failures: {what}", next=remedy)
     return wrong
 
 

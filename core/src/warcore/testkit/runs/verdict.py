@@ -10,6 +10,7 @@ import attrs
 from warcore.errors import PluginError, WiringError
 from warcore.testkit.access import Place
 from warcore.testkit.detectors.faults import stolen
+from warcore.testkit.detectors.used import forget, used
 from warcore.testkit.outcome import (
     Elsewhere,
     Failure,
@@ -47,6 +48,8 @@ class Verdict:
     """The largest sizes of the cells looked at."""
     stolen: tuple[str, ...] = ()
     """Who took SIGSEGV away from the page guard meanwhile."""
+    detectors: tuple[str, ...] = ()
+    """Those that have looked, by name."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it; `of_plain` undoes it."""
@@ -81,12 +84,14 @@ def judge(
     subject.offered.clear()
     subject.ends.clear()
     subject.largest.clear()
+    forget()
     known = len(stolen())
     verdict = attrs.evolve(
         _judge(run, rule, subject, passing),
         ends=dict(subject.ends),
         largest=dict(subject.largest),
         stolen=tuple(dict.fromkeys(stolen()[known:])),
+        detectors=used(),
     )
     if not subject.offered:
         return verdict

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import torch
 
+from warcore.testkit.detectors.used import note
 from warcore.testkit.outcome import Unproven
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Gate:
         self._state = device.host_buffer(3, torch.int32).zero_()
         self._seconds = seconds
         self._awaited = 0
+        note("event position")
         self.open()
 
     def put(self) -> None:

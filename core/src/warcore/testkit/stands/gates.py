@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from warcore.device import Observer
+from warcore.testkit.detectors.used import note
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +42,7 @@ class Gates(Observer):
         self.foreign: list[Ticket] = []
         """What was recorded in the last step, and not by the core."""
         self.gated = _gated(cls, self)
+        note("event position")
         self._recorded: list[Ticket] = []
 
     def watch(self, stand: Stand, batch: ForwardBatch) -> None:

@@ -14,6 +14,7 @@ from warcore.device import open_device
 from warcore.hooks import read_scope
 from warcore.testkit.detectors.endingfence import EndingFence
 from warcore.testkit.detectors.several import Several
+from warcore.testkit.detectors.used import note
 from warcore.testkit.outcome import Unproven
 from warcore.testkit.stands.attending import Attending
 from warcore.testkit.stands.cell import DRAFTED
@@ -164,6 +165,7 @@ class Stand:
         In the order of the forward stream, so that no luck is in it: on CUDA the overwrite of a
         step with a marker is a node of the graph. The table is put back.
         """
+        note("in-order poison")
         tables = self.tables
         hold = None if tables.around is None else Captured(tables.around, slots)
         try:
