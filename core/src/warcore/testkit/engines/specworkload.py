@@ -54,6 +54,15 @@ REQUESTS = (
     Asked("never begun", 8, arrives=3, aborted=4),
 )
 """More than run at once, some in chunks; one stops, two are aborted, some step back."""
+PAGES = 14
+"""They hold few of the requests at once."""
+MANY = (
+    Asked("a prompt of more tokens than most of them", 6),
+    *(Asked(letter * count, 9) for count, letter in enumerate("bcdefgh", 1)),
+)
+"""As many as run at once with `ROOM`; the prompt of the first comes whole, in a large step."""
+ROOM: dict[str, Any] = {"max_running_requests": len(MANY), "kv_pages": 96, "prefill_chunk": LENGTH}
+"""Fields of the EngineConfig with which no request of `MANY` waits or steps back."""
 
 
 @attrs.frozen(eq=False)
@@ -94,6 +103,7 @@ class Way:
     topk: int = 1
     fields: dict[str, Any] = attrs.field(factory=dict)
     """Of the EngineConfig."""
+    requests: tuple[Asked, ...] = REQUESTS
 
     def __str__(self) -> str:
         return self.name
@@ -136,15 +146,27 @@ def usual(subject: Subject) -> list[Way]:
     return ways(subject, [Way("chain", tokens), Way("tree", max(tokens, 2), 2)])
 
 
+def usual_and_many(subject: Subject) -> list[Way]:
+    """`usual`, and the default K for many requests at once."""
+    tokens = min(subject.cls.default_tokens, 7)
+    return [*usual(subject), *ways(subject, [many(tokens)])]
+
+
+def many(tokens: int) -> Way:
+    """Steps of more requests and of longer prompts than the usual ones."""
+    return Way("many", tokens, fields=ROOM, requests=MANY)
+
+
 def workload(
     subject: Subject, way: Way | None, follows: Follows | None = None, **more: Any
 ) -> Workload:
-    """The requests under the algorithm in one way. way None: without it.
+    """The requests of one way under the algorithm. way None: the usual ones, without it.
 
-    more: `requests` and `backend` in place of the usual ones, and fields of the EngineConfig.
+    more: `requests` and `backend` in place of those, and fields of the EngineConfig.
     """
-    fields = {"context_length": LENGTH, "kv_pages": 14}
-    requests, backend = more.pop("requests", REQUESTS), more.pop("backend", Paged)
+    fields = {"context_length": LENGTH, "kv_pages": PAGES}
+    requests = more.pop("requests", REQUESTS if way is None else way.requests)
+    backend = more.pop("backend", Paged)
     if way is not None:
         cls = with_options(subject.cls, _options(subject))
         named = {

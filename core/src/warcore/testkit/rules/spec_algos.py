@@ -13,8 +13,9 @@ from warcore.testkit.engines.specworkload import (
     UNFENCED,
     Way,
     draft_spec,
+    many,
     tiny_info,
-    usual,
+    usual_and_many,
     ways,
     workload,
 )
@@ -112,7 +113,7 @@ def drafts(subject: Subject) -> None:
     Propose a valid token also where nothing is known, and shorten `lengths`. Beyond a request's own
     pages a draft model reads what others have had: draw from no distribution with NaN in it.
     """
-    for way in filter(subject.wants, usual(subject)):
+    for way in filter(subject.wants, usual_and_many(subject)):
         log = DraftLog()
         workload(subject, way, log, **UNFENCED).run()
         for number, (draft, own) in enumerate(zip(log.drafts, log.own, strict=False)):
@@ -170,7 +171,8 @@ def lossless(subject: Subject) -> None:
         log = DraftLog()
         load = workload(subject, way, log)
         fields = {name: value for name, value in way.fields.items() if name != "loop"}
-        owed, got = workload(subject, None, **fields).run(), load.run()
+        owed = workload(subject, None, requests=way.requests, **fields).run()
+        got = load.run()
         _refuse_errors(subject, got, log, "steps that run", way)
         failure = Failure("the answers of the target alone", "", cell=str(way))
         refuse_other_answers(load, got, owed, failure, log.excuses)
@@ -185,7 +187,6 @@ def _situations(subject: Subject) -> list[Way]:
         "normal": {"loop": "normal"},
         "mixed": {"mixed": True},
         "alone": {"max_running_requests": 1},
-        "wide": {"max_running_requests": 8, "kv_pages": 60},
         "chunks": {"prefill_chunk": 3, "page_size": 1, "kv_pages": 56},
         "captured": {"graph_runner": Recording},
     }
@@ -193,6 +194,7 @@ def _situations(subject: Subject) -> list[Way]:
     found += [Way(name, usual_tokens, 1, more) for name, more in fields.items()]
     return [
         *found,
+        many(usual_tokens),
         Way("tree2", 2, 2),
         Way("tree5", 5, 2),
         Way("tree-mixed", 4, 2, {"mixed": True}),

@@ -104,7 +104,8 @@ def costs_overlap_only(subject: Subject) -> None:
     Write into memory from `ctx.static` alone; leave the batch and the caches as they are.
     """
     for case in _cases(subject):
-        owed = workload(subject, None, backend=case.backend).run()
+        alone = {"requests": case.requests, "backend": case.backend, **case.sizes}
+        owed = workload(subject, None, **alone).run()
         for name, instead in (("", _own), ("False", _declines), ("an error", _fails)):
             load = staged_workload(subject, case, stages=StageLog(instead=instead))
             after = f"after {name} in its place, " if name else ""
