@@ -82,7 +82,10 @@ def padding(subject: Subject) -> None:
 
 
 def _poison(stand: Stand, batch: ForwardBatch) -> None:
-    """NaN in every slot that no request of the batch owns; restored by the next preparation."""
+    """NaN in every slot that no request of the batch owns.
+
+    It stays: whoever owns a slot later writes it before it is read, and nobody owns page 0.
+    """
     for number, layer in enumerate(stand.kv):
         owned = torch.zeros(int(stand.tables.slots.max()) + 1, dtype=torch.bool)
         owned[stand.tables.slots_in(number)[batch.rows.cpu()].flatten()] = True
