@@ -62,8 +62,9 @@ def import_initialises_no_device(subject: Subject) -> None:
 def import_leaves_no_trace(subject: Subject) -> None:
     """Importing a plugin prints nothing and changes nothing that the process shares.
 
-    The package of one engine installed a handler for SIGSEGV when it was imported, over that of
-    this kit's page guard; the trial that watched it died of its first fault.
+    Known from this project alone: the package of one engine installed a handler for SIGSEGV when it
+    was imported, over that of this kit's page guard; the trial that watched it died of its first
+    fault.
 
     Leave thread counts, the default dtype and device, seeds, signal handlers and the environment
     to the program; log instead of printing. Where a step needs another setting, set it in the step
