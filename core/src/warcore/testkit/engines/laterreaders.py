@@ -9,16 +9,8 @@ import torch
 
 from warcore.contract import SharedReadEnds
 from warcore.spec import Draft, SpecAlgorithm
-from warcore.testkit.engines.specworkload import (
-    LENGTH,
-    MANY,
-    PAGES,
-    REQUESTS,
-    ROOM,
-    SHAPE,
-    SpecWorkload,
-)
-from warcore.testkit.engines.workload import with_options
+from warcore.testkit.engines.specworkload import LENGTH, PAGES, REQUESTS, SHAPE, SpecWorkload
+from warcore.testkit.engines.workload import MANY, ROOM, with_options
 from warcore.testkit.stands.paged import Paged
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from warcore.options import parse_options
 from warcore.spec import DraftSpec
 from warcore.testkit.engines.insides import Insides
 from warcore.testkit.engines.tinymodel import Tiny, tiny
-from warcore.testkit.engines.workload import Asked, Workload, with_options
+from warcore.testkit.engines.workload import MANY, ROOM, Asked, Workload, with_options
 from warcore.testkit.outcome import NotApplicable
 from warcore.testkit.stands.cell import CONTEXT, Shape
 from warcore.testkit.stands.paged import Paged
@@ -56,13 +56,6 @@ REQUESTS = (
 """More than run at once, some in chunks; one stops, two are aborted, some step back."""
 PAGES = 14
 """They hold few of the requests at once."""
-MANY = (
-    Asked("a prompt of more tokens than most of them", 6),
-    *(Asked(letter * count, 9) for count, letter in enumerate("bcdefgh", 1)),
-)
-"""As many as run at once with `ROOM`; the prompt of the first comes whole, in a large step."""
-ROOM: dict[str, Any] = {"max_running_requests": len(MANY), "kv_pages": 96, "prefill_chunk": LENGTH}
-"""Fields of the EngineConfig with which no request of `MANY` waits or steps back."""
 
 
 @attrs.frozen(eq=False)
