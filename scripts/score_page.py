@@ -18,6 +18,9 @@ _ABOUT: Final = """\
 Who checks the checks? Plugins that are wrong on purpose, each in one way. Each must turn exactly
 its check red; the right ones must pass, whatever the repeat. This page is what this command wrote,
 on the host device:"""
+_HELD: Final = """\
+CI holds less, and each time: `make test` runs each wrong plugin's own check. That it turns no other
+one red, and that the right ones pass 20 times, is what `make test-all` holds."""
 _ABOUT_WRONG: Final = """\
 A plugin is held to the checks of its kind; one whose package is wrong, to those of every plugin.
 *Seen by* is what the failure names: detectors, or how else it was found; empty where the check
@@ -44,6 +47,7 @@ def _lines(score: Mapping[str, Any]) -> Iterator[str]:
     runs = sum(each["runs"] for each in right)
     yield f"**{exact} of {len(wrong)} wrong plugins turn exactly their check red; {alarms} false"
     yield f"alarms in {runs} runs of {len(right)} right ones.**\n"
+    yield f"{_HELD}\n"
     yield from _wrong(wrong)
     yield from _detectors(wrong)
     yield from _right(right)

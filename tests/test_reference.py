@@ -58,7 +58,7 @@ def test_the_page_of_checks_has_every_check_of_every_kind_once(pages):
 def test_the_page_of_checks_tells_level_needs_incident_and_remedy(pages):
     page = pages["checks.md"]
     assert "| [`backend.no_late_access`](#backendno_late_access) | MUST | 0.1 | [`backend" in page
-    assert "*Where it was broken.* Several engines shipped a backend" in page
+    assert "*Where it was broken.* A fused kernel of SGLang" in page
     assert "*To mend it.* Copy what the layers need" in page
 
 

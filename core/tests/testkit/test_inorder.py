@@ -18,11 +18,13 @@ from warcore.device import open_device
 from warcore.testkit.outcome import Unproven
 from warcore.testkit.runs.check import checks_of
 from warcore.testkit.stands import cudagates, inorder
-from warcore.testkit.stands.cell import Shape
+from warcore.testkit.stands.cell import Shape, cell_of
 from warcore.testkit.stands.cudagates import Gate, position_of_marker
 from warcore.testkit.stands.inorder import AroundMarker, Held
+from warcore.testkit.stands.late import _patterns
 from warcore.testkit.stands.paged import Paged, paged
 from warcore.testkit.stands.stand import Stand
+from warcore.testkit.stands.walk import quiet_torch
 
 CHECKS = {check.name: check for check in checks_of("backend")}
 
@@ -67,6 +69,20 @@ def test_one_capture_serves_every_pattern_and_changes_nothing_by_itself(one_laun
         ]
         assert not torch.equal(*outputs)
         assert torch.equal(stand.run(batch)[0], quiet)
+
+
+def test_the_canary_is_a_slot_that_no_request_has_come_to_and_holds_nan():
+    shape = Shape(windows=(None, 7))
+    with quiet_torch(), Stand(Paged, shape, GraphKind.NONE) as stand, torch.inference_mode():
+        batch, _ = stand.steps(cell_of(stand.shape, ForwardMode.DECODE, GraphKind.NONE, (40, 9)))
+        *_, canary = _patterns(stand, batch).values()
+        (slot,) = canary.unique().tolist()
+        for row, length in zip(batch.rows.tolist(), batch.seq_lens.tolist(), strict=True):
+            assert slot not in stand.tables.slots[row, :length]
+        for number, layer in enumerate(stand.kv):
+            (at,) = (stand.tables.slots == slot).nonzero()
+            page = int(stand.tables.slots_in(number)[tuple(at)]) // stand.shape.page_size
+            assert all(memory[page].isnan().all() for memory in layer.values())
 
 
 def test_the_table_is_put_back_even_if_the_step_fails(one_launch, monkeypatch):

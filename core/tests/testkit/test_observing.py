@@ -187,6 +187,41 @@ def test_a_read_by_an_address_has_the_library_and_says_where_the_address_was_tak
 
 
 @guarded
+def test_how_far_a_touch_went_that_the_guard_alone_saw_is_not_said(table):
+    def step():
+        address = table.data_ptr()
+        mark("read_done")
+        ctypes.string_at(address + 9 * ROW, 8)
+
+    assert f"after 'read_done': from byte {9 * ROW} on by" in str(observe(step, {"table": table}))
+
+
+def test_what_lies_between_two_touches_of_a_line_was_not_touched(table):
+    def step(rows):
+        mark("read_done")
+        for row in rows:
+            table[row].sum()
+
+    found = observe(lambda: step([1, 3, 2, 9]), {"table": table}).after
+    assert [(a.start // ROW, a.stop // ROW, a.count) for a in found] == [(1, 4, 3), (9, 10, 1)]
+    *_, rest = observe(lambda: step(range(1, 30, 2)), {"table": table}).after
+    assert (rest.start // ROW, rest.stop // ROW, rest.count) == (7, 30, 12)
+
+
+def test_a_report_says_what_stays_out_of_sight(table):
+    array = table.numpy()
+
+    def step():
+        mark("read_done")
+        return int(array[3, 0])
+
+    found = observe(step, {"table": table})
+    assert (found.after, found.missing) == ((), ()) or supported()
+    assert "out of sight: " in str(found)
+    assert "by an address" in str(found)
+
+
+@guarded
 def test_a_write_through_an_array_made_earlier_in_the_step_is_a_write(table):
     def step():
         array = table.numpy()
@@ -404,6 +439,19 @@ def test_a_tensor_without_memory_is_refused():
 def test_what_is_no_tensor_is_refused_and_so_is_nothing(shared, message):
     with pytest.raises(WarcoreError, match=message):
         observe(lambda: mark("read_done"), shared)
+
+
+@pytest.mark.parametrize(
+    ("step", "shared", "message"),
+    [
+        (None, {"lens": torch.ones(3)}, "the step is None, which cannot be called"),
+        (lambda: None, [torch.ones(3)], "`shared` is a list, and gives tensors no names"),
+    ],
+)
+def test_what_is_no_step_or_no_mapping_is_refused_with_how_to_call_it(step, shared, message):
+    with pytest.raises(WarcoreError, match=message) as caught:
+        observe(step, shared)
+    assert "observe(step, {" in caught.value.next
 
 
 # ---- a step that goes wrong ----------------------------------------------------------------------

@@ -71,6 +71,19 @@ def test_a_model_that_raises_is_told_with_its_line(monkeypatch):
     assert "right.py:" in failure.where
 
 
+def test_a_model_without_positions_may_be_right(monkeypatch):
+    module, subject = given("keeps_the_contract")
+    monkeypatch.setattr(module.Plugin.model, "positions", lambda self, batch: batch.positions * 0)
+    assert red(subject) == {}
+
+
+def test_positions_that_begin_anew_are_found(monkeypatch):
+    module, subject = given("keeps_the_contract")
+    monkeypatch.setattr(module.Plugin.model, "positions", lambda self, batch: batch.positions % 24)
+    (failure,) = red(subject).values()
+    assert "at positions 7 and 31" in failure.observed
+
+
 def test_a_family_without_a_model_of_its_own_says_why():
     (record,) = [each for each in find_plugins() if each.name == "gguf"] or [None]
     if record is None:

@@ -54,7 +54,15 @@ class Observation(Sequence["Access"]):
         if any(access.place is None for access in self.after):
             lines += [f"  {taken}" for taken in self.addresses_taken]
         lines += [f"not known: {each}" for each in self.missing]
-        return "\n".join([*lines, f"seen with {' and '.join(self.detectors) or 'nothing'}"])
+        lines.append(f"seen with {' and '.join(self.detectors) or 'nothing'}")
+        return "\n".join([*lines, f"out of sight: {self._out_of_sight}"])
+
+    @property
+    def _out_of_sight(self) -> str:
+        """What no run of these detectors sees: silence says nothing of it."""
+        if "guard" in self.detectors:
+            return "reads by an address taken before the step, as a numpy array made earlier has it"
+        return "other threads, and whatever reads by an address"
 
 
 def _line(access: Access) -> str:
@@ -63,7 +71,11 @@ def _line(access: Access) -> str:
     place = f"\n  at {access.place}" if access.place else ""
     operation = f" by {access.operation}" if access.operation else ""
     times = f", {access.count} times" if access.count > 1 else ""
+    # The guard alone knows where a page was touched first, not how far that went.
+    which = f"within bytes {access.start} to {access.stop}"
+    if access.seen_by == {"guard"}:
+        which = f"from byte {access.start} on"
     return (
-        f"{access.buffer} was {done} after {access.phase!r}: bytes {access.start} to "
-        f"{access.stop}{operation}{thread}{times} ({', '.join(sorted(access.seen_by))}){place}"
+        f"{access.buffer} was {done} after {access.phase!r}: {which}{operation}{thread}{times} "
+        f"({', '.join(sorted(access.seen_by))}){place}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from warcore.testkit.observation import Observation
 from warcore.testkit.outcome import Unproven
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from warcore.testkit.access import Access
     from warcore.testkit.detectors.fault import Fault
@@ -44,9 +45,24 @@ def observe(
     `shared` are those of its first run.
 
     If the step raises, so does this; the error's attribute `observation` says what was seen.
-    WarcoreError if another step is being observed, there is nothing to observe, or a tensor is not
-    strided.
+    WarcoreError if another step is being observed, there is nothing to observe, a tensor is not
+    strided, or `step` or `shared` is something else.
     """
+    _refuse_others(step, shared)
+    with one_observation():
+        begin = values_of(shared) if rerun else {}
+        watch = _Watch(shared)
+        found = watch.run(step)
+        return _overwritten(found, step, shared, begin) if rerun and found.marks else found
+
+
+def _refuse_others(step: object, shared: object) -> None:
+    """WarcoreError for what is no step, and for what are no tensors that have memory."""
+    if not callable(step):
+        raise WarcoreError(f"the step is {step!r}, which cannot be called", next=_SHARED)
+    if not isinstance(shared, Mapping):
+        kind = type(shared).__name__
+        raise WarcoreError(f"`shared` is a {kind}, and gives tensors no names", next=_SHARED)
     if not shared:
         raise WarcoreError("there is nothing to observe: `shared` is empty", next=_SHARED)
     for name, tensor in shared.items():
@@ -59,11 +75,6 @@ def observe(
                 f"{tensor.device}",
                 next="observe the tensors that it is made of",
             )
-    with one_observation():
-        begin = values_of(shared) if rerun else {}
-        watch = _Watch(shared)
-        found = watch.run(step)
-        return _overwritten(found, step, shared, begin) if rerun and found.marks else found
 
 
 def _overwritten(

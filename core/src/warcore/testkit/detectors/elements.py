@@ -38,8 +38,8 @@ def element(table: torch.Tensor, offset: int) -> str:
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors hold the same numbers; NaN is NaN, so that a step may repeat itself."""
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
         return False
-    if not one.is_floating_point():
+    if not one.is_floating_point() and not one.is_complex():
         return one.equal(other)
     return one.allclose(other, rtol=0, atol=0, equal_nan=True)

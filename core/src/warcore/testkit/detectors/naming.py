@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from warcore.testkit.access import Access
     from warcore.testkit.detectors.fault import Fault
 
+PIECES = 4
+"""Of a tensor that one line is told to have touched; the last one holds all that are more."""
+
 
 @attrs.frozen
 class Extent:
@@ -85,7 +88,7 @@ class Naming:
         self._call.told.append(_Told(access, access.buffer not in self._extents))
 
     def finish(self, faults: list[tuple[Fault, str]]) -> list[Access]:
-        """All touches in their order, each buffer, kind, operation, line and phase once.
+        """All touches in their order, `merged`.
 
         faults: since the last call.
         """
@@ -148,23 +151,32 @@ class Naming:
 
 
 def merged(found: Iterable[Access]) -> list[Access]:
-    """Each buffer, kind, operation, line, thread and phase once, in the order of the first."""
-    known: dict[tuple[object, ...], Access] = {}
+    """Each buffer, kind, operation, line, thread and phase once, in the order of the first.
+
+    Pieces with bytes between them that nobody touched stay apart, up to `PIECES`.
+    """
+    known: dict[tuple[object, ...], list[Access]] = {}
     for access in found:
         key = (
             *(access.buffer, access.kind, access.operation),
             *(access.place, access.stream, access.phase),
         )
-        first = known.get(key)
-        known[key] = (
-            access
-            if first is None
-            else attrs.evolve(
-                first,
-                start=min(first.start, access.start),
-                stop=max(first.stop, access.stop),
-                seen_by=first.seen_by | access.seen_by,
-                count=first.count + access.count,
+        known[key] = _joined(known.get(key, []), access)
+    return [piece for pieces in known.values() for piece in pieces]
+
+
+def _joined(pieces: list[Access], access: Access) -> list[Access]:
+    """`pieces` with one more, which becomes one with those that it meets."""
+    apart = [each for each in pieces if each.stop < access.start or access.stop < each.start]
+    if len(apart) == len(pieces) == PIECES:
+        apart = pieces[:-1]
+    for each in pieces:
+        if each not in apart:
+            access = attrs.evolve(
+                each,
+                start=min(each.start, access.start),
+                stop=max(each.stop, access.stop),
+                seen_by=each.seen_by | access.seen_by,
+                count=each.count + access.count,
             )
-        )
-    return list(known.values())
+    return [*apart, access]

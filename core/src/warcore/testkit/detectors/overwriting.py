@@ -13,6 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from warcore.testkit.access import Access
+from warcore.testkit.detectors.elements import same
 from warcore.testkit.marking import marks_go_to
 from warcore.testkit.outcome import Unproven
 
@@ -167,10 +168,3 @@ def alike(expected: Sequence[Any], found: Sequence[Any]) -> bool:
         else one == other or not isinstance(one, int | float) or one != one  # noqa: PLR0124 - NaN
         for one, other in zip(expected, found, strict=True)
     )
-
-
-def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether they are equal, where NaN equals NaN."""
-    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
-        return False
-    return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124

@@ -34,9 +34,7 @@ def threads_started() -> Iterator[list[Place]]:
     def started(thread: threading.Thread) -> None:
         frame = _starter(sys._getframe(1))  # noqa: SLF001 - there is no other way to see who calls
         if frame is not None and not frame.f_code.co_filename.startswith(_NOT_ITS_OWN):
-            place = place_of(frame.f_code.co_filename, frame.f_lineno)
-            if place is not None:
-                places.append(place)
+            places.append(place_of(frame.f_code.co_filename, frame.f_lineno))
         start(thread)
 
     owner.start = started

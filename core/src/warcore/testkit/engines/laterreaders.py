@@ -9,8 +9,8 @@ import torch
 
 from warcore.contract import SharedReadEnds
 from warcore.spec import Draft, SpecAlgorithm
-from warcore.testkit.engines.specworkload import LENGTH, REQUESTS, SHAPE, SpecWorkload
-from warcore.testkit.engines.workload import with_options
+from warcore.testkit.engines.specworkload import LENGTH, PAGES, REQUESTS, SHAPE, SpecWorkload
+from warcore.testkit.engines.workload import MANY, ROOM, with_options
 from warcore.testkit.stands.paged import Paged
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from warcore.modelrunner import ModelRunner
     from warcore.spec import Accepted, SpecContext
     from warcore.testkit.engines.specworkload import Follows
-    from warcore.testkit.engines.workload import Workload
+    from warcore.testkit.engines.workload import Asked, Workload
     from warcore.testkit.subject import Subject
 
 DRAFTED = 3
@@ -86,6 +86,9 @@ class Case:
     backend: Any = Paged
     can_be_staged: bool = True
     """Whether a stager that does all it can leaves no later read."""
+    requests: tuple[Asked, ...] = REQUESTS
+    sizes: dict[str, Any] = attrs.field(factory=lambda: {"kv_pages": PAGES})
+    """Fields of the EngineConfig."""
 
     def __str__(self) -> str:
         return self.name
@@ -95,6 +98,7 @@ CASES = (
     Case("one-draft", LaterReader),
     Case("two-drafts", TwoLaterReaders),
     Case("drafts-read-in-layers", LaterReader, DraftsReadInLayers, can_be_staged=False),
+    Case("many-requests", LaterReader, requests=MANY, sizes=ROOM),
 )
 
 
@@ -116,12 +120,12 @@ def staged_workload(
         stagers.append(cls if stages is None else stages.of(cls))
     more = {
         "context_length": LENGTH,
-        "kv_pages": 14,
+        **case.sizes,
         "spec_algo": algorithm,
         "spec_tokens": DRAFTED,
         "stagers": stagers,
     }
     device = "host" if subject is None else subject.device
     return SpecWorkload(
-        SHAPE, case.backend, device=device, requests=REQUESTS, more={**more, **fields}
+        SHAPE, case.backend, device=device, requests=case.requests, more={**more, **fields}
     )

@@ -13,7 +13,7 @@ from warcore.options import parse_options
 from warcore.spec import DraftSpec
 from warcore.testkit.engines.insides import Insides
 from warcore.testkit.engines.tinymodel import Tiny, tiny
-from warcore.testkit.engines.workload import Asked, Workload, with_options
+from warcore.testkit.engines.workload import MANY, ROOM, Asked, Workload, with_options
 from warcore.testkit.outcome import NotApplicable
 from warcore.testkit.stands.cell import CONTEXT, Shape
 from warcore.testkit.stands.paged import Paged
@@ -54,6 +54,8 @@ REQUESTS = (
     Asked("never begun", 8, arrives=3, aborted=4),
 )
 """More than run at once, some in chunks; one stops, two are aborted, some step back."""
+PAGES = 14
+"""They hold few of the requests at once."""
 
 
 @attrs.frozen(eq=False)
@@ -94,6 +96,7 @@ class Way:
     topk: int = 1
     fields: dict[str, Any] = attrs.field(factory=dict)
     """Of the EngineConfig."""
+    requests: tuple[Asked, ...] = REQUESTS
 
     def __str__(self) -> str:
         return self.name
@@ -136,15 +139,27 @@ def usual(subject: Subject) -> list[Way]:
     return ways(subject, [Way("chain", tokens), Way("tree", max(tokens, 2), 2)])
 
 
+def usual_and_many(subject: Subject) -> list[Way]:
+    """`usual`, and the default K for many requests at once."""
+    tokens = min(subject.cls.default_tokens, 7)
+    return [*usual(subject), *ways(subject, [many(tokens)])]
+
+
+def many(tokens: int) -> Way:
+    """Steps of more requests and of longer prompts than the usual ones."""
+    return Way("many", tokens, fields=ROOM, requests=MANY)
+
+
 def workload(
     subject: Subject, way: Way | None, follows: Follows | None = None, **more: Any
 ) -> Workload:
-    """The requests under the algorithm in one way. way None: without it.
+    """The requests of one way under the algorithm. way None: the usual ones, without it.
 
-    more: `requests` and `backend` in place of the usual ones, and fields of the EngineConfig.
+    more: `requests` and `backend` in place of those, and fields of the EngineConfig.
     """
-    fields = {"context_length": LENGTH, "kv_pages": 14}
-    requests, backend = more.pop("requests", REQUESTS), more.pop("backend", Paged)
+    fields = {"context_length": LENGTH, "kv_pages": PAGES}
+    requests = more.pop("requests", REQUESTS if way is None else way.requests)
+    backend = more.pop("backend", Paged)
     if way is not None:
         cls = with_options(subject.cls, _options(subject))
         named = {

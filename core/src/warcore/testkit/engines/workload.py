@@ -54,6 +54,13 @@ REQUESTS = (
     Asked("never begun", 8, arrives=5, aborted=6),
 )
 """More than run at once, some in chunks; one stops, two are aborted, one steps back."""
+MANY = (
+    Asked("a prompt of more tokens than most of them", 6),
+    *(Asked(letter * count, 9) for count, letter in enumerate("bcdefgh", 1)),
+)
+"""As many as run at once with `ROOM`; the prompt of the first comes whole, in a large step."""
+ROOM = {"max_running_requests": len(MANY), "kv_pages": 96, "prefill_chunk": 48}
+"""Fields of the EngineConfig with which no request of `MANY` waits or steps back."""
 PAGES_FOR, FEWEST_PAGES = 44, 4
 """The pool holds the pages of so many tokens, and at least so many."""
 

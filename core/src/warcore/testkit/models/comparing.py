@@ -79,6 +79,34 @@ def refute_other_layer(it: Loaded, tokens: Sequence[int], layer: int) -> None:
             raise Refuted(Failure(rule, what, cell=f"layer{layer}"))
 
 
+def boundaries(it: Loaded) -> list[int]:
+    """Positions of the model's context: the first ones, around each power of two, the last ones."""
+    end = it.described.max_context
+    powers = [1 << power for power in range(end.bit_length())]
+    found = {0, 1, *powers, *(power - 1 for power in powers), end - 2, end - 1}
+    return sorted(place for place in found if 0 <= place < end)
+
+
+def at_places(it: Loaded, places: Sequence[int]) -> list[torch.Tensor]:
+    """[places, numbers] of each layer: queries and keys of one token, alone in each position."""
+    dense = Dense(it.model, it.device)
+    for place in places:
+        dense.skip(str(place), place)
+    dense.forward(*((str(place), [NEXT]) for place in places))
+    return dense.asked
+
+
+def refute_alike(it: Loaded, layer: int, places: Sequence[int], found: torch.Tensor) -> None:
+    """Refuted if a layer has the same in two of `places`, [places, numbers], and not in all."""
+    alike = torch.cdist(found, found, p=torch.inf) <= it.tolerance * found.abs().max()
+    twins = alike.triu(1).nonzero().tolist()
+    if twins and not alike[:2, :2].all():
+        one, other = (places[index] for index in twins[0])
+        what = f"layer {layer} gives the same queries and keys at positions {one} and {other}"
+        rule = "each position is told from every other one"
+        raise Refuted(Failure(rule, what, seen_by=("comparison",)))
+
+
 def same(rule: str, found: Any, wanted: Any) -> None:
     """Refuted unless the two are equal."""
     if found != wanted:

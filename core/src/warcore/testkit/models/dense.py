@@ -34,6 +34,8 @@ class Dense:
         self.device = device
         self.calls: list[Layer] = []
         """The layers that the latest forward attended with, in order."""
+        self.asked: list[torch.Tensor] = []
+        """Queries and keys, [tokens, numbers], that each of them came with."""
         self.disturbed: int | None = None
         """A layer whose attention gives something else than it should."""
         self._cached: dict[tuple[str, int], tuple[torch.Tensor, torch.Tensor]] = {}
@@ -65,12 +67,13 @@ class Dense:
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Layer) -> torch.Tensor:
             self.calls.append(layer)
             _check_shapes(q, k, v, layer, batch.padded_tokens)
+            self.asked.append(torch.cat((q.flatten(1), k.flatten(1)), 1))
             spans = zip(requests, starts[:-1], starts[1:], strict=True)
             outs = [self._attend(who, q[a:b], k[a:b], v[a:b], layer) for (who, _), a, b in spans]
             outs.append(torch.full_like(q[starts[-1] :], FOREIGN))
             return torch.cat(outs) + (layer.index == self.disturbed)
 
-        self.calls = []
+        self.calls, self.asked = [], []
         try:
             with torch.inference_mode():
                 output = self.model.forward(batch, attend, hidden_layers)
@@ -87,6 +90,10 @@ class Dense:
         for who, tokens in requests:
             self._lengths[who] = self._lengths.get(who, 0) + len(tokens)
         return output
+
+    def skip(self, who: str, tokens: int) -> None:
+        """Let a new sequence go on behind `tokens` that attention does not know of."""
+        self._lengths[who] = tokens
 
     def batch(
         self, *requests: Request, logits_at: torch.Tensor | None = None, padding: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,23 @@ def definition(cls: Any, method: str) -> str:
     if place.text.startswith("@"):
         place = place_of(code.co_filename, code.co_firstlineno + 1)
     return str(place)
+
+
+def where_said(cls: Any, name: str = "") -> str:
+    """file:line: the line at which a class, or what it derives from, says what `name` is.
+
+    That of the class itself if none does. Empty if there is no Python source.
+    """
+    owner = next((each for each in getattr(cls, "__mro__", ()) if name in vars(each)), cls)
+    if inspect.isroutine(getattr(cls, name, None)):
+        return definition(cls, name)
+    try:
+        file, (lines, start) = inspect.getsourcefile(owner), inspect.getsourcelines(owner)
+    except (OSError, TypeError):
+        return ""
+    says = re.compile(rf"\s*{re.escape(name)}\s*[:=]") if name else re.compile("")
+    at = next((index for index, line in enumerate(lines) if says.match(line)), 0)
+    return str(place_of(file or "", start + at))
 
 
 def line_of(error: BaseException, cls: Any) -> str:

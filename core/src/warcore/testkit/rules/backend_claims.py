@@ -40,8 +40,8 @@ def why_not(subject: Subject) -> None:
     """`why_not` answers with a list of texts, the same each time, and computes and allocates
     nothing.
 
-    A gate that asked for the platform where it meant a feature let one kind of machine start
-    without what the fence stood on, and memory faults were the first to tell.
+    A gate of SGLang asked for the platform where it meant a feature (#27967, #36054): one kind of
+    machine started without what the fence stood on, and memory faults were the first to tell.
 
     Judge the spec alone, and answer with every reason in words; [] if there is none.
     """
@@ -88,8 +88,8 @@ class _NoOperations(OperationMode):
 def builds(subject: Subject) -> None:
     """A backend can be built for every spec that its `why_not` accepts, under each kind of graph.
 
-    Two backends were built side by side where one should have wrapped the other: constructors had
-    decided it, and what a constructor decides nobody can ask for beforehand.
+    Two backends were built side by side in SGLang where one should have wrapped the other (#31439):
+    constructors had decided it, and what a constructor decides nobody can ask for beforehand.
 
     Say it in `why_not`, where it costs a message, and not in `__init__`, where it costs a start.
     """
@@ -135,8 +135,8 @@ def serves(subject: Subject) -> None:
     sizes that are no power of two, windows, trees, a context of a few tokens, a long one, and a
     batch of many requests.
 
-    One speculative engine gave a few wrong tokens, and for long nobody knew: nothing crashed, the
-    texts were nearly right, and there was no oracle to compare them with.
+    A speculative engine gave a few wrong tokens (SGLang #34959), and for long nobody knew: nothing
+    crashed, the texts were nearly right, and there was no oracle to compare them with.
 
     Refuse in `why_not` what no test of yours computes.
     """

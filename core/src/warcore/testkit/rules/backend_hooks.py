@@ -41,8 +41,8 @@ def static_addresses(subject: Subject) -> None:
     """What a captured step reads stays where it lay at its capture: no rebinding, no resizing, no
     two buffers that take turns.
 
-    A metadata method that built its tensors anew, where it had copied into them before, left every
-    replay with the page table of its capture.
+    A metadata method of SGLang that built its tensors anew, where it had copied into them before,
+    left every replay with the page table of its capture (#26019).
 
     Write in place, into memory from `ctx.static`; one buffer for one purpose, as large as it gets.
     """
@@ -74,8 +74,8 @@ def _moved(what: str, where: str, cell: str) -> None:
 def composite(subject: Subject) -> None:
     """A backend that holds others never tells an earlier end than the one of them that serves.
 
-    A wrapper forwarded by `__getattr__`, which is never asked for a name that the base class
-    defines: it answered with the default, and the backend inside read on.
+    A wrapper of SGLang forwarded by `__getattr__` (#34982), which is never asked for a name that
+    the base class defines: it answered with the default, and the backend inside read on.
 
     Override `shared_read_ends` and return the latest answer of the children, or of the one chosen.
     """

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def never_writes(subject: Subject) -> None:
     """A step writes nothing to the shared tables, at any point of it.
 
-    A kernel that normalised a page table in place raced with the scheduler, and each was right when
-    it was tested alone.
+    Rows of a running request that were rewritten under it sent its pages to slot 0 in SGLang
+    (#29352); each writer was right when it was tested alone, and people saw spikes of a metric.
 
     Write into memory from `ctx.static`; the tables belong to the scheduler.
     """
@@ -66,8 +66,8 @@ def _written(stand: Stand, batch: ForwardBatch, fault: Fault, cell: str) -> Fail
 def padding(subject: Subject) -> None:
     """What lies in the padding slot, and in slots of nobody in the batch, shows in no live output.
 
-    Weight 0 times the NaN of a slot that nobody owned was NaN, and one request's answer turned into
-    exclamation marks when its neighbour left.
+    Weight 0 times the NaN of a slot that nobody had written was NaN in vLLM (#641), and again in
+    FlashAttention 3 (flash-attention #1745): an answer was lost to what lay beside it.
 
     Let padding and masked positions load a slot of the request's own; a mask alone is not enough.
     """
@@ -83,7 +83,10 @@ def padding(subject: Subject) -> None:
 
 
 def _poison(stand: Stand, batch: ForwardBatch) -> None:
-    """NaN in every slot that no request of the batch owns; restored by the next preparation."""
+    """NaN in every slot that no request of the batch owns.
+
+    It stays: whoever owns a slot later writes it before it is read, and nobody owns page 0.
+    """
     for number, layer in enumerate(stand.kv):
         owned = torch.zeros(int(stand.tables.slots.max()) + 1, dtype=torch.bool)
         owned[stand.tables.slots_in(number)[batch.rows.cpu()].flatten()] = True
@@ -97,8 +100,8 @@ def _poison(stand: Stand, batch: ForwardBatch) -> None:
 def could_be_earlier(subject: Subject) -> None:
     """No earlier end would be true than the one that is declared.
 
-    A backend that copied its rows before the graph declared the end of the step out of caution; its
-    fence was as late as a coarse one, and nobody knew what that cost.
+    A draft of several layers never published its event in SGLang (#36752): its answers were right,
+    each of its steps was as late as with a coarse fence, and nobody knew what that cost.
 
     Declare the earlier end: the kit has just seen that nothing is read after it.
     """

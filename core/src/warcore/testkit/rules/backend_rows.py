@@ -42,8 +42,8 @@ def replays(subject: Subject) -> None:
     """A replay leaves what an eager step leaves, in the output and in the cache: at every edge of a
     bucket, after a larger batch, and after a batch of another mode.
 
-    A padded row that kept the position of an earlier, larger batch wrote its key into another
-    request's page; it showed only when the load fell.
+    Padding tokens of a graph wrote their states into the last slot of the cache in vLLM (#43869),
+    which was somebody's; eager steps, which have no padding, were right.
 
     Write all of a static buffer in each step, up to `padded_size` and `padded_tokens`.
     """
@@ -138,8 +138,8 @@ def rows(subject: Subject) -> None:
     """The output of a request is the same whatever the other rows of its batch are, whatever their
     memory holds, and in whatever order they come.
 
-    In more than one engine keys of one request landed in the pages of another; each request alone
-    was answered well.
+    Keys of one request landed in the pages of another in SGLang (#24527, #35049), for a page was
+    given away while somebody still wrote to it; each request alone was answered well.
 
     Go to the table by `batch.rows`, to requests by `batch.q_row`; never take anything over a batch.
     """

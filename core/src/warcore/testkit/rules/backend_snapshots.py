@@ -43,8 +43,8 @@ def _applies(subject: Subject) -> None:
 def snapshot_answers(subject: Subject) -> None:
     """The snapshot hook answers every prefill with None or a SharedReadEnds, padded ones too.
 
-    A draft of several layers never told an end, every step of it waited for the whole forward, and
-    nobody was told.
+    A draft of several layers never told an end in SGLang (#36752): every step of it waited for the
+    whole forward, and nobody was told.
 
     Return a SharedReadEnds or None; `num_qo_tokens` is the bucket's where a graph will replay.
     """
@@ -80,8 +80,8 @@ def _judge_answer(
 def snapshot_may_be_missing(subject: Subject) -> None:
     """A prefill is right, too, if nobody calls the snapshot hook.
 
-    An engine was given a switch that forces the coarse fence, to find another fault with it. Hooks
-    like this one are not called then, and what only they do is missing.
+    SGLang was given a switch that forces the coarse fence, to find another fault with it (#29353).
+    Hooks like this one are not called then, and what only they do is missing.
 
     Let the layers build what the hook has not built; the hook only builds it sooner.
     """
@@ -103,8 +103,8 @@ def _run(subject: Subject, stand: Stand, batch: ForwardBatch, cell: str, when: s
 def snapshot_is_of_its_batch(subject: Subject) -> None:
     """What the snapshot of a batch holds serves that batch, and no later one.
 
-    A cache that was keyed by a buffer's address served the step after with the lengths of the one
-    before; each step on its own was right.
+    A cache that was keyed by a buffer's address served the step after with the translations of the
+    one before (SGLang #27091, #27617); each step on its own was right.
 
     Build anew in each call, or key by the batch; and let go when the step is over.
     """
@@ -120,8 +120,8 @@ def snapshot_is_of_its_batch(subject: Subject) -> None:
 def snapshot_may_fail(subject: Subject) -> None:
     """If the snapshot hook raises, at whatever point, the step is coarse, right, and the next too.
 
-    A hook raised in the middle, on an attribute that one way of construction had not set. A late
-    fence is no harm; half a table that the layers take for a whole one is.
+    A hook of SGLang raised in the middle, on an attribute that one way of construction had not set
+    (after #35947). A late fence is no harm; half a table that the layers take for a whole one is.
 
     Set what says "built" after all is built, in one assignment; the hook's answer is a value.
     """
@@ -160,8 +160,8 @@ def _broken(
 def snapshot_is_true(subject: Subject) -> None:
     """After the end that the snapshot hook tells for a batch, nothing of the tables is touched.
 
-    A prefill kernel was chosen by size below the hook; above the size it gathered by itself, in its
-    first layer, what the hook had answered for.
+    A draft's graph of SGLang gathered again what its declaration said had been taken before
+    (#36335); pages were wrong, and there was no error.
 
     Copy in the hook what the layers would read, in every branch, before you answer PRE_REPLAY.
     """

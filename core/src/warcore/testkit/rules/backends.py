@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def votes(subject: Subject) -> None:
     """A backend answers `shared_read_ends` for every mode with a SharedReadEnds, twice the same.
 
-    An engine let an unanswered mode fall back to the earliest end; prefills of one backend then
-    read tables that the next step had rewritten.
+    An answer that nobody had given on purpose, that of the base class, stood for what a wrapper of
+    SGLang held (#34982), and steps were fenced by it.
 
     Answer every ForwardMode from constants; what depends on a batch belongs into
     `prepare_prefill_shared_read_snapshot`.
@@ -48,8 +48,8 @@ def votes(subject: Subject) -> None:
 def captures(subject: Subject) -> None:
     """The in-graph metadata and the layers can be captured: no host reads, no data in shapes.
 
-    A `.item()` in the metadata of one backend ran fine eagerly and stalled the device at every step
-    once the rest was a graph.
+    Questions to the device in each step held up SGLang's scheduler (#31468, #29075), and eagerly
+    they only cost time: in a graph there is no host to wait, and the value is that of the capture.
 
     Keep host reads and shapes that depend on data in `init_forward_metadata_out_graph`.
     """
@@ -80,8 +80,8 @@ def captures(subject: Subject) -> None:
 def parity(subject: Subject) -> None:
     """The output of every live token is what attention owes it, in every mode and under graphs.
 
-    A verify kernel once read one position too many of a padded request, and acceptance fell by a
-    third before anybody looked at the numbers.
+    Drafts of vLLM attended with lengths and slots that were those of padding (#26498): acceptance
+    fell by a twentieth with long drafts, and nothing else told.
 
     Compare the failing cell with dense attention; lengths, windows and masks are the usual places.
     """
@@ -106,8 +106,9 @@ def parity(subject: Subject) -> None:
 def no_late_access(subject: Subject) -> None:
     """Nothing of the shared tables is touched after the point that the backend declares.
 
-    Several engines shipped a backend that declared its reads done with the metadata and looked into
-    the page table again in a layer; the text went wrong under load only.
+    A fused kernel of SGLang looked into the live tables again in each replay, behind the event of
+    its step (#31686), and a draft's graph gathered its rows anew (#36335): wrong pages, and no
+    error.
 
     Copy what the layers need into memory from `ctx.static` before the declared end, or declare the
     later end.
@@ -121,8 +122,9 @@ def no_late_access(subject: Subject) -> None:
 def overwritten(subject: Subject) -> None:
     """The output does not change when the tables are overwritten right after the declared end.
 
-    It is the worst that a scheduler may legally do, made deterministic: a copy that is an alias, or
-    a kernel with a pointer of its own, shows here whatever it is written in.
+    A lost fence was so hard to see in SGLang that its CI poisons what the fence guards (#30435,
+    #30471). This is the worst that a scheduler may legally do, made deterministic: an alias in
+    place of a copy, or a kernel with a pointer of its own, shows whatever it is written in.
 
     Keep a copy in memory of your own, not a view; `.to()` and slicing may give views.
     """

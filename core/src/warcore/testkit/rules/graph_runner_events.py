@@ -48,8 +48,8 @@ FINE = (SharedReadEnds.PRE_REPLAY, SharedReadEnds.IN_REPLAY, SharedReadEnds.POST
 def order(subject: Subject) -> None:
     """Nothing but the core re-arms, records and offers, each once a step and in its order.
 
-    A runner that published for itself did so before the replay had read, and another recorded an
-    event again that somebody still waited for.
+    A runner of SGLang that published for itself did so before the replay had read (#37936), and
+    another recorded an event again before it had been waited for (#30435).
 
     Leave the marker alone but for handing it to `ctx.step`; make, record and re-arm no event.
     """
@@ -78,8 +78,8 @@ def _refuse_disorder(subject: Subject, stand: Stand, vote: SharedReadEnds) -> No
 def marker(subject: Subject) -> None:
     """The marker of a capture fires in each replay, behind the in-graph metadata, before the body.
 
-    An engine without a marker fenced its graphs at their front, although their metadata still read;
-    under load a row of the table changed in the middle of it.
+    SGLang fenced graphs of its drafts at their front, although their metadata still read (#37936,
+    #31270); under load a row of the table changed in the middle of it.
 
     Hand `ctx.marker` to `ctx.step` within the capture, once, and return it from `marker(bucket)`.
     """
@@ -130,8 +130,8 @@ def without_a_marker(subject: Subject) -> None:
     """Where the device has no external event, `ctx.marker` is None: the runner captures all the
     same, has no marker, and a read in the replay is fenced at its end.
 
-    One engine moved such an event to the front of the replay, with a note to mend it later: the
-    graph's metadata still read the page table.
+    Where SGLang had no event inside the graph, that of a draft lay in front of the replay (#31270),
+    although the graph's metadata still read the page table.
 
     Hand `ctx.marker` on as it is, None too, and return it from `marker(bucket)`.
     """
@@ -162,8 +162,9 @@ def _markerless_stand(subject: Subject) -> Stand:
 def fences(subject: Subject) -> None:
     """The fence of a replayed step falls where the latest vote says, for each vote and each size.
 
-    Deferred writes of one engine's cache reached pages that the graph of a larger batch, replayed
-    in parts, still read: only the smallest bucket had been tested.
+    A kernel inside a graph of SGLang read the live tables again in each replay, and the event of
+    the step lay in front of it (#31686): eager steps of the same backend were fenced as they should
+    be.
 
     Replay a captured step once, on the current stream, in one go, whatever its size.
     """
@@ -203,8 +204,8 @@ def _misplaced(promised: str, what: str, cell: str) -> Failure:
 def in_an_engine(subject: Subject) -> None:
     """A whole engine answers with the runner as it does without, in every schedule, without a race.
 
-    Inputs that a break in a graph held weakly were given to later buckets: outputs were right step
-    by step, and wrong once requests came, went and changed places.
+    Inputs that a break in a graph held weakly were given to later buckets in SGLang (#37606,
+    #37448): outputs were right step by step, and wrong once requests came, went and changed places.
 
     Keep nothing of one step for the next, and no work on a stream of your own.
     """

@@ -41,8 +41,8 @@ LARGE_THEN_SMALL = (BUCKETS[-1], BUCKETS[-1] - 1, BUCKETS[0], 1)
 def replays_equal_eager(subject: Subject) -> None:
     """A replay computes what eager execution does, at every edge of every bucket.
 
-    A merged set-up of metadata made new tensors where the graph read the old ones: page tables of
-    zeros, and answers that nobody had asked for.
+    A merged set-up of metadata made new tensors where the graph read the old ones (SGLang #26019):
+    page tables of zeros, and answers that nobody had asked for.
 
     Load each static input in place before each replay, and replay the graph of that very bucket.
     """
@@ -60,8 +60,8 @@ def replays_equal_eager(subject: Subject) -> None:
 def padding(subject: Subject) -> None:
     """What a bucket has more than a batch points at row 0 and slot 0, and writes nowhere else.
 
-    Padding of one engine's draft step had lengths below zero, and read and wrote memory of others;
-    it showed when the load fell.
+    Padding of a draft's graph had lengths below zero in SGLang (#31270), which no kernel is made
+    for: what it reads and writes then belongs to others.
 
     Fill what lies behind the live rows and tokens with row 0, slot 0 and length 1 in each load.
     """
@@ -76,8 +76,8 @@ def padding(subject: Subject) -> None:
 def smaller_after_larger(subject: Subject) -> None:
     """A batch that is smaller than the one before finds nothing of it: no row, no slot, no token.
 
-    A padded row that kept the position of an earlier, larger batch wrote its key into another
-    request's page; it showed only when the load fell.
+    A stale tail of indices, which no request of the batch had written, corrupted the state of
+    others that were alive beside it in TensorRT-LLM (#13278).
 
     Write every element that a replay reads in each load, padding included.
     """
@@ -94,8 +94,8 @@ def smaller_after_larger(subject: Subject) -> None:
 def unequal_lengths(subject: Subject) -> None:
     """A replay serves requests with unequal numbers of new tokens, whatever the capture had.
 
-    Captures are made with equal lengths; a draft model that extends by what was accepted has others
-    in each step, and a runner that kept the captured starts gave tokens to the wrong request.
+    Graphs of SGLang laid the tokens of a draft out by one number for each request and asked for
+    them by another (#27545): with more than one request, each read at the wrong offset.
 
     Load `q_start` and `q_row` like the other inputs: they change while the bucket stays.
     """
@@ -111,8 +111,9 @@ def addresses(subject: Subject) -> None:
     """Once an input or a buffer lies elsewhere than at capture, a replay is an error: it is never
     an output from the old memory.
 
-    Graphs that kept the address of a workspace which had grown and moved read freed memory in
-    several engines; those that compared addresses before each replay failed loudly instead.
+    Graphs kept the address of a workspace that had grown and moved, and read freed memory
+    (flashinfer #4553, #4399); an engine that compares addresses before each replay fails loudly
+    instead (vLLM #52440).
 
     Let the errors of `graph.replay()` and of the core through, and replay by nothing else.
     """

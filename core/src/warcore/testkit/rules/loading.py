@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -13,8 +12,8 @@ from warcore.errors import ConfigError, WiringError
 from warcore.hooks import NEAR, read_hooks
 from warcore.options import parse_options
 from warcore.testkit.outcome import Failure, Refuted, Unproven
+from warcore.testkit.packages.definitions import where_said
 from warcore.testkit.packages.interpreter import answered, ask
-from warcore.testkit.packages.sources import place_of
 from warcore.testkit.packages.task import task_of
 from warcore.testkit.packages.watching import DEVICE
 from warcore.testkit.runs.check import check
@@ -65,8 +64,9 @@ def import_initialises_no_device(subject: Subject) -> None:
 def import_leaves_no_trace(subject: Subject) -> None:
     """Importing a plugin prints nothing and changes nothing that the process shares.
 
-    The package of one engine installed a handler for SIGSEGV when it was imported, over that of
-    this kit's page guard; the trial that watched it died of its first fault.
+    Known from this project alone: the package of one engine installed a handler for SIGSEGV when it
+    was imported, over that of this kit's page guard; the trial that watched it died of its first
+    fault.
 
     Leave thread counts, the default dtype and device, seeds, signal handlers and the environment
     to the program; log instead of printing. Where a step needs another setting, set it in the step
@@ -86,7 +86,7 @@ def options_parse(subject: Subject) -> None:
     one of them with None; read anything else from a str in a converter of your own.
     """
     name, options = subject.record.name, subject.cls.Options
-    where = _where(options)
+    where = where_said(options)
     if not attrs.has(options):
         raise Refuted(Failure("Options is an attrs class", f"it is {options!r}", where))
     try:
@@ -115,13 +115,14 @@ def facts_are_of_their_kind(subject: Subject) -> None:
     the planning of captures; whatever went wrong there named no plugin.
 
     Declare `default_rank` as an int, `page_sizes` as a frozenset of ints or None, `modes` as a
-    frozenset of ForwardMode, `kind` as a GraphKind, `later_prefill_reader` as a bool.
+    frozenset of ForwardMode, `kind` as a GraphKind, `later_prefill_reader` and `tree` as bools,
+    `default_tokens` as an int from 1 on.
     """
     for name, fits, wanted in _facts(subject.record.kind, subject.cls):
         if not fits:
             value = getattr(subject.cls, name, None)
             raise Refuted(
-                Failure(f"{name} is {wanted}", f"it is {value!r}", _where(subject.cls, name))
+                Failure(f"{name} is {wanted}", f"it is {value!r}", where_said(subject.cls, name))
             )
 
 
@@ -141,13 +142,14 @@ def hooks_are_spelt_right(subject: Subject) -> None:
         read_hooks({f"{record.kind}:{record.name}": object.__new__(cls)})
     except WiringError as error:
         name = next((word for word in error.what.split() if hasattr(cls, word)), "")
-        raise Refuted(Failure("its hooks can be read", error.what, _where(cls, name))) from error
+        where = where_said(cls, name)
+        raise Refuted(Failure("its hooks can be read", error.what, where)) from error
     for name, meant in _near_misses(cls):
         raise Refuted(
             Failure(
                 f"{name} is a method of its own",
                 f"it looks like {meant} misspelt, which keeps the base class's meaning",
-                _where(cls, name),
+                where_said(cls, name),
             )
         )
 
@@ -208,7 +210,10 @@ def _facts(kind: str, cls: Any) -> Iterator[tuple[str, bool, str]]:
         kinds = {GraphKind.UNBROKEN, GraphKind.BREAKABLE}
         yield "kind", getattr(cls, "kind", None) in kinds, "GraphKind.UNBROKEN or BREAKABLE"
     elif kind == "spec_algo":
-        yield "later_prefill_reader", type(cls.later_prefill_reader) is bool, "True or False"
+        for name in ("later_prefill_reader", "tree"):
+            yield name, type(getattr(cls, name)) is bool, "True or False"
+        tokens = cls.default_tokens
+        yield "default_tokens", type(tokens) is int and tokens > 0, "an int from 1 on"
 
 
 def _near_misses(cls: type) -> Iterator[tuple[str, str]]:
@@ -226,17 +231,3 @@ def _near_misses(cls: type) -> Iterator[tuple[str, str]]:
         near = difflib.get_close_matches(name, known - mine, 1, NEAR)
         if near:
             yield name, near[0]
-
-
-def _where(cls: Any, name: str = "") -> str:
-    """The line of an attribute of a class, or of the class itself."""
-    for owner in (vars(each).get(name) for each in getattr(cls, "__mro__", ())):
-        function = getattr(owner, "__func__", owner)
-        if inspect.isfunction(function):
-            return str(place_of(function.__code__.co_filename, function.__code__.co_firstlineno))
-    try:
-        file, (lines, start) = inspect.getsourcefile(cls), inspect.getsourcelines(cls)
-    except (OSError, TypeError):
-        return ""
-    at = next((i for i, line in enumerate(lines) if name and line.strip().startswith(name)), 0)
-    return str(place_of(file or "", start + at))

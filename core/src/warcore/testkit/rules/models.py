@@ -9,9 +9,12 @@ import torch
 
 from warcore.testkit.detectors.waiting import Fetches, Waits
 from warcore.testkit.models.comparing import (
+    at_places,
+    boundaries,
     close,
     hidden,
     prompt,
+    refute_alike,
     refute_other_layer,
     same,
     steps,
@@ -25,9 +28,9 @@ from warcore.testkit.runs.check import check
 if TYPE_CHECKING:
     from warcore.testkit.subject import Subject
 
-LENGTHS: Final = {"first": 9, "second": 1, "third": 6}
-"""Prompt tokens of the three requests of a batch."""
-LONG: Final = 17
+LENGTHS: Final = (9, 1, 6, 40, 2, 5, 1, 3)
+"""Prompt tokens of the requests of a batch."""
+LONG: Final = 60
 """Tokens of a prompt that is cut into chunks."""
 DESCRIBED: Final = ("model.describe_agrees_with_load",)
 
@@ -68,9 +71,10 @@ def rows_do_not_touch(subject: Subject) -> None:
     tokens compete for, no positions counted from the start of the batch.
     """
     it = loaded(subject)
-    prompts = {who: prompt(it, count, seed) for seed, (who, count) in enumerate(LENGTHS.items())}
+    prompts = {f"r{n}": prompt(it, count, n) for n, count in enumerate(LENGTHS, 1)}
     alone = {who: steps(it, [who], prompts)[who] for who in prompts}
-    for order in (["first", "second", "third"], ["third", "first", "second"]):
+    everybody, few = [*prompts], [*prompts][:3]
+    for order in (few, [few[2], *few[:2]], everybody[::-1]):
         for padding in (0, 3):
             cell = f"{'+'.join(order)}-padding{padding}"
             if not subject.wants(cell):
@@ -78,7 +82,7 @@ def rows_do_not_touch(subject: Subject) -> None:
             for who, logits in steps(it, order, prompts, padding).items():
                 close(
                     it,
-                    f"{who} of {order} with {padding} padding tokens",
+                    f"{who} of {', '.join(order)} with {padding} padding tokens",
                     logits,
                     alone[who],
                     rule="a request's logits are its own",
@@ -99,7 +103,7 @@ def chunks_equal_the_whole(subject: Subject) -> None:
     it = loaded(subject)
     tokens = prompt(it, LONG)
     whole = Dense(it.model, it.device).forward(("only", tokens)).logits.clone()
-    for size in (1, 3, 8):
+    for size in (1, 3, 8, 40):
         if not subject.wants(f"chunks{size}"):
             continue
         dense = Dense(it.model, it.device)
@@ -113,6 +117,22 @@ def chunks_equal_the_whole(subject: Subject) -> None:
             rule="chunks give what the whole gives",
             cell=f"chunks{size}",
         )
+
+
+@check("model", needs=DESCRIBED)
+def places_differ(subject: Subject) -> None:
+    """Each position of the context is told from every other one, to its end: in a layer whose
+    queries and keys depend on the position at all, no two positions have the same.
+
+    A table of rotations that ended at 4096 served contexts of ten times as many tokens (pegainfer
+    #220). Shorter texts are right, and nothing is out of range where the table is cut or wraps.
+
+    Make such tables for `max_context` positions, and look a position up as it is.
+    """
+    it = loaded(subject)
+    places = boundaries(it)
+    for layer, found in enumerate(at_places(it, places)):
+        refute_alike(it, layer, places, found)
 
 
 @check("model", needs=DESCRIBED)

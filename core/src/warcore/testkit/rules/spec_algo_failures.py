@@ -45,9 +45,8 @@ def slots(subject: Subject) -> None:
     """After requests have ended, stepped back, been aborted or failed, no row, page, event or batch
     is still held; a step that fails ends its own requests, and the next one drafts as ever.
 
-    Slots of drafted tokens that nobody gave back filled the pool of one engine until requests
-    stepped back for no reason; after an error in a draft another stood still, for it took itself to
-    be in the middle of a step.
+    Slots of drafted tokens that nobody gave back leaked from SGLang's pool with each request
+    (#19518, #27789), until a check of the pool ended the server.
 
     Keep nothing of a batch; let no draft rely on `draft_extend` having been called before.
     """

@@ -11,7 +11,7 @@ from warcore.testkit.detectors.attribution import Attribution
 from warcore.testkit.detectors.wrapping import Wrapping
 from warcore.testkit.engines.insides import Insides
 from warcore.testkit.engines.latesteps import is_decode, is_prefill, look, told
-from warcore.testkit.engines.specworkload import usual, workload
+from warcore.testkit.engines.specworkload import usual_and_many, workload
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
 from warcore.testkit.packages.definitions import definition
 from warcore.testkit.runs.check import check
@@ -66,7 +66,7 @@ def later_prefill_reader(subject: Subject) -> None:
 
 
 def _refuse_late(subject: Subject, which: Which, declared: str) -> None:
-    for way in filter(subject.wants, usual(subject)):
+    for way in filter(subject.wants, usual_and_many(subject)):
         load = partial(workload, subject, way)
         late, served = look(load, which, subject.cls)
         failure = told(load, which, late)
@@ -87,7 +87,7 @@ def could_be_earlier(subject: Subject) -> None:
     Name None unless the draft runner executes in `draft_extend`; declare
     `later_prefill_reader = False` where `draft_extend` reads no table after a prefill.
     """
-    for way in filter(subject.wants, usual(subject)):
+    for way in filter(subject.wants, usual_and_many(subject)):
         read, reasons = _reads_after_prefills(subject, way)
         if reasons & UNPUBLISHED:
             what = "no event is published in steps with drafts: their fence is coarse"

@@ -10,7 +10,7 @@ from warcore.testkit.detectors.waiting import Fetches, Waits
 from warcore.testkit.engines.answers import refuse_other_schedules
 from warcore.testkit.engines.draftlog import DraftLog
 from warcore.testkit.engines.engineraces import refuse_races
-from warcore.testkit.engines.specworkload import UNFENCED, usual, workload
+from warcore.testkit.engines.specworkload import UNFENCED, usual, usual_and_many, workload
 from warcore.testkit.engines.twin import Twins
 from warcore.testkit.outcome import Failure, Refuted, Unproven
 from warcore.testkit.packages.definitions import definition, with_methods
@@ -48,7 +48,7 @@ def relay_only(subject: Subject) -> None:
 
 def _relays(subject: Subject) -> Iterator[tuple[str, Workload]]:
     """The engines whose races are asked for, each once its state has been judged."""
-    for way in usual(subject):
+    for way in usual_and_many(subject):
         if subject.wants(f"{way}-state"):
             _refuse_other_state(subject, way)
         if subject.wants(f"{way}-races"):
@@ -104,7 +104,7 @@ def no_host_sync(subject: Subject) -> None:
     Stay in tensors: `torch.where`, `gather` and `index_select` in place of `.item()`, `.tolist()`,
     boolean indexing and `nonzero`; say with `Draft.lengths` how much is meant.
     """
-    for way in filter(subject.wants, usual(subject)):
+    for way in filter(subject.wants, usual_and_many(subject)):
         waits = Waits(Path(inspect.getfile(subject.cls)).parent)
         workload(subject, way, _Asking(waits), **UNFENCED).run()
         if waits.found:

@@ -13,8 +13,9 @@ from warcore.testkit.engines.specworkload import (
     UNFENCED,
     Way,
     draft_spec,
+    many,
     tiny_info,
-    usual,
+    usual_and_many,
     ways,
     workload,
 )
@@ -35,8 +36,8 @@ BUILT = ("spec_algo.why_not",)
 
 @check("spec_algo")
 def why_not(subject: Subject) -> None:
-    """`why_not` gives texts, the same each time, and what it accepts can be built and runs; what
-    the class declares beside it is of the right type.
+    """`why_not` gives texts, the same each time, and what it accepts can be built and runs; its
+    hidden layers are the target's, and its relay is of TensorSpecs.
 
     A draft with another vocabulary than the target's, or more drafted tokens than a row has room
     for, passed the start of an engine and gave an index out of range under load (SGLang #35059 was
@@ -44,7 +45,7 @@ def why_not(subject: Subject) -> None:
 
     Give every reason that sizes, vocabulary, K and topk can be; allocate nothing there.
     """
-    _refuse_declarations(subject)
+    _refuse_other_layers(subject)
     for way in filter(subject.wants, _grid(subject)):
         cls = subject.cls
         first, second = (cls.why_not(draft_spec(subject, way)) for _ in range(2))
@@ -66,14 +67,9 @@ def _grid(subject: Subject) -> list[Way]:
     return [*found, Way("tree2", 2, 2), Way("tree5", 5, 2)]
 
 
-def _refuse_declarations(subject: Subject) -> None:
-    cls = subject.cls
-    for name, kind in (("later_prefill_reader", bool), ("tree", bool), ("default_tokens", int)):
-        value = getattr(cls, name)
-        if type(value) is not kind or (kind is int and value < 1):
-            raise Refuted(_declared(subject, name, f"{name}: {kind.__name__}", value))
+def _refuse_other_layers(subject: Subject) -> None:
     info = tiny_info()
-    asked = cls.hidden_layers(info)
+    asked = subject.cls.hidden_layers(info)
     there = {layer.index for layer in info.layers}
     if not isinstance(asked, tuple) or not there.issuperset(asked):
         what = f"hidden_layers: a tuple of layers among {sorted(there)}"
@@ -92,8 +88,7 @@ def _refuse_relay(subject: Subject, way: Way) -> None:
 def _declared(
     subject: Subject, name: str, owed: str, got: object, way: Way | None = None
 ) -> Failure:
-    method = callable(getattr(subject.cls, name))
-    where = definition(subject.cls, name) if method else ""
+    where = definition(subject.cls, name)
     return Failure(owed, f"it is {got!r}", where, cell="" if way is None else str(way))
 
 
@@ -112,7 +107,7 @@ def drafts(subject: Subject) -> None:
     Propose a valid token also where nothing is known, and shorten `lengths`. Beyond a request's own
     pages a draft model reads what others have had: draw from no distribution with NaN in it.
     """
-    for way in filter(subject.wants, usual(subject)):
+    for way in filter(subject.wants, usual_and_many(subject)):
         log = DraftLog()
         workload(subject, way, log, **UNFENCED).run()
         for number, (draft, own) in enumerate(zip(log.drafts, log.own, strict=False)):
@@ -170,7 +165,8 @@ def lossless(subject: Subject) -> None:
         log = DraftLog()
         load = workload(subject, way, log)
         fields = {name: value for name, value in way.fields.items() if name != "loop"}
-        owed, got = workload(subject, None, **fields).run(), load.run()
+        owed = workload(subject, None, requests=way.requests, **fields).run()
+        got = load.run()
         _refuse_errors(subject, got, log, "steps that run", way)
         failure = Failure("the answers of the target alone", "", cell=str(way))
         refuse_other_answers(load, got, owed, failure, log.excuses)
@@ -185,7 +181,6 @@ def _situations(subject: Subject) -> list[Way]:
         "normal": {"loop": "normal"},
         "mixed": {"mixed": True},
         "alone": {"max_running_requests": 1},
-        "wide": {"max_running_requests": 8, "kv_pages": 60},
         "chunks": {"prefill_chunk": 3, "page_size": 1, "kv_pages": 56},
         "captured": {"graph_runner": Recording},
     }
@@ -193,6 +188,7 @@ def _situations(subject: Subject) -> list[Way]:
     found += [Way(name, usual_tokens, 1, more) for name, more in fields.items()]
     return [
         *found,
+        many(usual_tokens),
         Way("tree2", 2, 2),
         Way("tree5", 5, 2),
         Way("tree-mixed", 4, 2, {"mixed": True}),

@@ -74,8 +74,8 @@ def strict_bool(subject: Subject) -> None:
     """`stage` returns True or False, and nothing that only looks like it, for each batch; and
     raises nothing.
 
-    A tensor or a count is true where it should not be; the core takes none for a yes, and the step
-    is as late as without a stager, with a reason that nobody reads.
+    No public incident is known. A tensor or a count is true where it should not be; the core takes
+    none for a yes, and the step is as late as without a stager, with a reason that nobody reads.
 
     `return all(...)` of comparisons; say False where you cannot stage, in place of raising.
     """
@@ -104,7 +104,8 @@ def costs_overlap_only(subject: Subject) -> None:
     Write into memory from `ctx.static` alone; leave the batch and the caches as they are.
     """
     for case in _cases(subject):
-        owed = workload(subject, None, backend=case.backend).run()
+        alone = {"requests": case.requests, "backend": case.backend, **case.sizes}
+        owed = workload(subject, None, **alone).run()
         for name, instead in (("", _own), ("False", _declines), ("an error", _fails)):
             load = staged_workload(subject, case, stages=StageLog(instead=instead))
             after = f"after {name} in its place, " if name else ""
@@ -225,7 +226,7 @@ def could_be_earlier(subject: Subject) -> None:
     """It says True where every draft can be staged.
 
     A stager that always declines is right and of no use: each prefill step waits for the whole
-    forward, as without it.
+    forward, as the steps of a draft that never published did in SGLang (#36752).
 
     Let `runner.stage(batch)` tell what remains, and pass that on.
     """

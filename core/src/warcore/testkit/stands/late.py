@@ -205,10 +205,11 @@ def changed_by(stand: Stand, batch: ForwardBatch) -> str | None:
 
     None: the output stays. Unproven if the same step twice gives different bits.
     """
+    patterns = _patterns(stand, batch)
     quiet, *again = (stand.run(batch)[0] for _ in range(BASELINES))
     if not all(same(quiet, output) for output in again):
         raise Unproven("the same step twice gives different bits")
-    for name, slots in _patterns(stand).items():
+    for name, slots in patterns.items():
         output, _ = stand.run_overwritten(batch, slots)
         if not same(quiet, output):
             return name
@@ -232,11 +233,35 @@ def _map_patterns(stand: Stand) -> dict[str, torch.Tensor]:
     }
 
 
-def _patterns(stand: Stand) -> dict[str, torch.Tensor]:
-    """Tables to overwrite with: other valid slots, the padding slot, and the last one."""
+def _patterns(stand: Stand, batch: ForwardBatch) -> dict[str, torch.Tensor]:
+    """Tables to overwrite with: other valid slots, the padding slot, and a canary that holds NaN.
+
+    There are no lengths to overwrite: no scheduler writes them, they live in the relay (decision
+    006).
+    """
     slots = stand.tables.slots
-    return {
+    found = {
         "the rows in another order": slots.flip(0).roll(1, 0),
         "the padding slot everywhere": torch.zeros_like(slots),
-        "the last slot everywhere": torch.full_like(slots, int(slots.max())),
     }
+    canary = _canary(stand, batch)
+    if canary is not None:
+        found["a slot of nobody, which holds NaN, everywhere"] = torch.full_like(slots, canary)
+    return found
+
+
+def _canary(stand: Stand, batch: ForwardBatch) -> int | None:
+    """A slot whose page holds NaN from here on: the last one of the shortest request.
+
+    None if that request has come so far.
+    """
+    tables, size = stand.tables, stand.shape.page_size
+    row = int(batch.rows[batch.seq_lens.argmin()])
+    if int(batch.seq_lens.min()) > tables.slots.shape[1] - size:
+        return None
+    for number, layer in enumerate(stand.kv):
+        page = int(tables.slots_in(number)[row, -1]) // size
+        for memory in layer.values():
+            nan = torch.full((), float("nan"), device=memory.device)
+            memory[page] = nan.to(memory.dtype)
+    return int(tables.slots[row, -1])
