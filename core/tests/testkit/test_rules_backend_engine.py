@@ -96,6 +96,13 @@ def test_a_schedule_is_named_by_its_seed_and_drawn_again_from_it(tmp_path):
     assert seeds[0].observed == seeds[1].observed
 
 
+@pytest.mark.parametrize("name", ["records_an_event_of_its_own", "records_on_the_schedule_stream"])
+def test_an_event_of_its_own_is_shown_by_the_line_that_records_it(name, tmp_path):
+    failure = failure_of(name, tmp_path)
+    assert f"{name}.py:" in failure.where
+    assert ": self.event.record(" in failure.where
+
+
 # ---- where there is no verdict -------------------------------------------------------------------
 
 

@@ -88,7 +88,8 @@ def event_position(subject: Subject) -> None:
     A graph that still read the page table in its metadata had its event in front of the replay: the
     kernel gathered rows that the next step had rewritten, out of bounds in the worst case.
 
-    Leave the event to the core, in each step; neither record nor re-arm one of the core's device.
+    Leave the event to the core, in each step; an event of your own orders streams of your own only:
+    record it on one of them, or let one of them wait for it.
     """
     shape, told = _shape(subject), False
     for kind in GraphKind:
@@ -119,8 +120,12 @@ def _in_position(stand: Stand, cell: Cell, gates: Gates) -> bool:
     for batch in stand.steps(cell):
         gates.watch(stand, batch)
         if gates.foreign:
-            what = f"a step records {gates.foreign[0].event!r} of its own"
-            raise Refuted(_misplaced("a step that leaves events to the core", what, cell))
+            record = gates.foreign[0]
+            what = (
+                f"a step records {record.ticket.event!r} of its own on stream {record.stream.name}"
+            )
+            where = str(record.place or "")
+            raise Refuted(_misplaced("a step that leaves events to the core", what, cell, where))
         after, before = _between(stand, cell, marked=stand.marked(batch), passed=gates.passed)
         at = gates.done_before
         told = told or at is not None
@@ -140,8 +145,8 @@ def _in_position(stand: Stand, cell: Cell, gates: Gates) -> bool:
     return told
 
 
-def _misplaced(promised: str, what: str, cell: Cell) -> Failure:
-    return Failure(promised, what, seen_by=("event position",), cell=str(cell))
+def _misplaced(promised: str, what: str, cell: Cell, where: str = "") -> Failure:
+    return Failure(promised, what, where, ("event position",), str(cell))
 
 
 def _between(
