@@ -25,9 +25,12 @@ _NOT_ITS_OWN = (os.path.dirname(torch.__file__) + os.sep, CORE)  # noqa: PTH120
 
 
 @contextmanager
-def threads_started() -> Iterator[list[Place]]:
-    """Where, until the context ends, code starts threads that is neither torch's nor the core's."""
-    places: list[Place] = []
+def threads_started() -> Iterator[dict[str, Place]]:
+    """Where, until the context ends, code starts threads that is neither torch's nor the core's.
+
+    By the thread's name.
+    """
+    places: dict[str, Place] = {}
     owner: Any = threading.Thread
     start = owner.start
 
@@ -36,7 +39,7 @@ def threads_started() -> Iterator[list[Place]]:
         if frame is not None and not frame.f_code.co_filename.startswith(_NOT_ITS_OWN):
             place = place_of(frame.f_code.co_filename, frame.f_lineno)
             if place is not None:
-                places.append(place)
+                places[thread.name] = place
         start(thread)
 
     owner.start = started

@@ -48,7 +48,9 @@ def races_of(workload: Workload, host: str = "inline", **fields: Any) -> Watched
         # Static memory that is taken in the first step is watched from the second on.
         engine.generate([workload.requests[0].prompt], SamplingParams(max_new_tokens=2), raw=True)
         found = _watched(engine, workload)
-    threads = (f"what the thread touches that {place} starts" for place in dict.fromkeys(places))
+    threads = (
+        f"what the thread touches that {place} starts" for place in dict.fromkeys(places.values())
+    )
     return attrs.evolve(found, unseen=(*found.unseen, *threads))
 
 

@@ -12,6 +12,7 @@ from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.packages.definitions import definition, judged
 from warcore.testkit.runs.check import check
 from warcore.testkit.runs.lines import by_line
+from warcore.testkit.stands.culprits import Culprits
 from warcore.testkit.stands.late import changed_by, late_access
 from warcore.testkit.stands.owing import compare
 from warcore.testkit.stands.snapshots import (
@@ -168,15 +169,14 @@ def snapshot_is_true(subject: Subject) -> None:
         _overwritten(subject, cls, asked)
         return
     found: list[Failure] = []
-    with PageGuard() as guard:
+    with PageGuard() as guard, Culprits(guard, cls) as culprits:
         for stand in prefill_stands(subject, cls, guard):
-            window = guard.window("forward")
             for cell, batch in prefills(subject, stand):
                 asked.told.clear()
                 stand.run(batch)
                 claim = _claim(asked)
                 if cell and claim:
-                    found += late_access(stand, batch, window, claim, cell)
+                    found += late_access(stand, batch, culprits, claim, cell)
     if found:
         raise Refuted(by_line(found))
     _overwritten(subject, cls, asked)
