@@ -6,10 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
+import torch
+from wrong_plugins.backends_engine.right import device_of
 from wrong_plugins.catalogue import entries, under_check
 
 from warcore import SharedReadEnds
 from warcore.records import PluginRecord
+from warcore.testkit.detectors.guard import supported
+from warcore.testkit.engines import engineraces
 from warcore.testkit.outcome import NotApplicable, Refuted, Unproven
 from warcore.testkit.rules import backend_engine
 from warcore.testkit.runs.check import checks_of
@@ -24,6 +28,7 @@ CHECKS = {
 ENTRIES = [each for each in entries() if each.path.parent.name == "backends_engine"]
 WRONG = [each for each in ENTRIES if not each.is_right]
 RIGHT = [each for each in ENTRIES if each.is_right]
+needs_guard = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 
 
 def refuted(check, subject):
@@ -126,9 +131,45 @@ class TakesTheAddress(Right):
         super().init_forward_metadata_out_graph(batch)
 
 
-def test_what_a_pointer_reads_is_out_of_sight_and_no_verdict_is_given():
+@needs_guard
+def test_the_guard_sees_what_a_pointer_reads():
+    CHECKS["backend.races"].run(attrs.evolve(subject_of(TakesTheAddress), cells="none"))
+
+
+def test_without_a_guard_what_a_pointer_reads_is_out_of_sight_and_no_verdict_is_given(monkeypatch):
+    monkeypatch.setattr(engineraces, "supported", lambda: "no pages")
     with pytest.raises(Unproven, match="takes the address of req_to_token"):
         CHECKS["backend.races"].run(attrs.evolve(subject_of(TakesTheAddress), cells="none"))
+
+
+class CountsThroughAnAddress(Right):
+    """On a stream of its own that nothing orders: a read and then a write of the same page."""
+
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.stream = device_of(ctx).stream("plan")
+
+    def init_forward_metadata_out_graph(self, batch):
+        super().init_forward_metadata_out_graph(batch)
+        self.stream.submit(self.count)
+
+    def count(self):
+        counts = self.ctx.static("counts", (4,), torch.int64).numpy()
+        counts += 1
+
+    def forward(self, q, k, v, layer, batch):
+        self.ctx.static("counts", (4,), torch.int64).sum()
+        return super().forward(q, k, v, layer, batch)
+
+
+@needs_guard
+def test_a_write_through_an_address_is_seen_behind_a_read():
+    failure = refuted(
+        "backend.races", attrs.evolve(subject_of(CountsThroughAnAddress), cells="none")
+    )
+    assert "static 'counts'" in failure.observed
+    assert "write" in failure.observed
+    assert failure.where.endswith(".numpy()")
 
 
 class OnAThread(Right):

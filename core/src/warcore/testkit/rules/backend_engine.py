@@ -60,8 +60,8 @@ def races(subject: Subject) -> None:
 
 @check(
     "backend",
-    needs=("backend.votes", "backend.races"),
-    after=("backend.padding", "backend.rows"),
+    needs=("backend.votes", "backend.no_late_access"),
+    after=("backend.races", "backend.padding", "backend.rows"),
     devices=("host",),
 )
 def schedules(subject: Subject) -> None:
