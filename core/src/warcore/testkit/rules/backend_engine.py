@@ -52,7 +52,9 @@ def races(subject: Subject) -> None:
     written yet, and another refilled host memory that the copy of the step before still read: both
     gave wrong tokens or a fault under load only.
 
-    Let the forward stream do the work, or wait for it there; bring host values with `ctx.stage`.
+    Let the forward stream do the work, or wait for it there; bring host values with `ctx.stage`. A
+    step that reads a table while the scheduler writes it reads behind the declared end: copy what
+    the layers need before it, or declare the later end.
     """
     loads = ((kind.value, load) for kind, load in _engines(subject) if subject.wants(kind.value))
     refuse_races(loads, "accesses that a stream or an event orders, whoever runs first")
