@@ -235,6 +235,7 @@ def test_what_only_the_guard_has_seen_is_told_by_its_first_element():
         ("hides_a_pointer", "self.address"),
         ("looks_up_in_a_pool", "# too late"),
         ("dumps_the_table", "# too late"),
+        ("looks_when_a_batch_goes", "# too late"),
     ],
 )
 def test_what_no_operation_explains_has_its_line_on_any_thread(name, line):

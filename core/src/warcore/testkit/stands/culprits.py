@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -68,13 +69,13 @@ class Culprits:
         self._entered.close()
 
     def late(self, stand: Stand, batch: ForwardBatch) -> list[Fault]:
-        """Run a step with the readers' view closed from the declared end on.
+        """Run a step with the readers' view closed from the declared end until its batch is let go.
 
         ClosedToCalls if a system call saw it closed.
         """
         known = len(self._guard.faults)
         try:
-            stand.run(batch, self._window.close)
+            stand.run(copy(batch), self._window.close)
         except Exception as error:
             why = self._guard.explain(error) if self._window.closed else None
             if why is None:
@@ -131,7 +132,7 @@ class Culprits:
         known = len(self._guard.faults)
         try:
             with self._stepping.here(self._window):
-                stand.run(batch, self._window.close)
+                stand.run(copy(batch), self._window.close)
         finally:
             self._stepping.note(self._window.open())
         return self._guard.faults[known:]
