@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
+from tempfile import TemporaryFile
 
 import attrs
 import pytest
@@ -172,6 +174,20 @@ def test_a_write_through_an_address_is_seen_behind_a_read():
     assert failure.where.endswith(".numpy()")
 
 
+class DumpsInTime(Right):
+    """Lets the system read the table before the declared end."""
+
+    def init_forward_metadata_out_graph(self, batch):
+        with TemporaryFile() as file:
+            os.write(file.fileno(), memoryview(self.ctx.shared.req_to_token.numpy()).cast("B"))
+        super().init_forward_metadata_out_graph(batch)
+
+
+def test_a_system_call_that_fails_on_guarded_memory_is_no_failure_of_the_step():
+    with pytest.raises(Unproven, match=r"Tensor.numpy takes the address of req_to_token"):
+        CHECKS["backend.races"].run(attrs.evolve(subject_of(DumpsInTime), cells="none"))
+
+
 class OnAThread(Right):
     """Lets threads of its own read the table."""
 
@@ -184,6 +200,45 @@ def test_what_a_thread_of_its_own_touches_is_out_of_sight_and_named_by_its_line(
     subject = attrs.evolve(subject_of(OnAThread), cells="none")
     with pytest.raises(Unproven, match=r"test_rules_backend_engine.py:\d+: pool.submit"):
         CHECKS["backend.races"].run(subject)
+
+
+class MasksOnAThread(Right):
+    """Lets a pool of threads prepare what it needs of its own, and copies nothing but that."""
+
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.pool = ThreadPoolExecutor(1)
+
+    def init_forward_metadata_out_graph(self, batch):
+        super().init_forward_metadata_out_graph(batch)
+        positions = batch.positions.clone()
+        self.mask = self.pool.submit(lambda: positions > self.least(positions))
+
+    def least(self, positions):
+        return 2
+
+
+class ListsOnAThread(MasksOnAThread):
+    def least(self, positions):
+        return len(self.ctx.shared.req_to_token[0, :2].tolist())
+
+
+class RemembersAnArray(MasksOnAThread):
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.array = ctx.shared.req_to_token.numpy()
+
+
+@needs_guard
+def test_a_thread_that_is_handed_nothing_shared_is_no_matter_of_order():
+    CHECKS["backend.races"].run(attrs.evolve(subject_of(MasksOnAThread), cells="none"))
+
+
+@needs_guard
+@pytest.mark.parametrize("cls", [ListsOnAThread, RemembersAnArray])
+def test_a_thread_that_could_touch_the_table_leaves_the_order_open(cls):
+    with pytest.raises(Unproven, match=r"self.pool.submit.* starts may do it at any time"):
+        CHECKS["backend.races"].run(attrs.evolve(subject_of(cls), cells="none"))
 
 
 class Undeclared(Right):

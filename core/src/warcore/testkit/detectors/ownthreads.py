@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +14,8 @@ from warcore.device.operations import CORE
 from warcore.testkit.packages.sources import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from types import FrameType
 
     from warcore.testkit.access import Place
@@ -25,10 +26,12 @@ _NOT_ITS_OWN = (os.path.dirname(torch.__file__) + os.sep, CORE)  # noqa: PTH120
 
 
 @contextmanager
-def threads_started() -> Iterator[dict[str, Place]]:
+def threads_started(
+    within: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Iterator[dict[str, Place]]:
     """Where, until the context ends, code starts threads that is neither torch's nor the core's.
 
-    By the thread's name.
+    By the thread's name. within: the context in which such a thread runs.
     """
     places: dict[str, Place] = {}
     owner: Any = threading.Thread
@@ -40,6 +43,7 @@ def threads_started() -> Iterator[dict[str, Place]]:
             place = place_of(frame.f_code.co_filename, frame.f_lineno)
             if place is not None:
                 places[thread.name] = place
+                _run_within(thread, within)
         start(thread)
 
     owner.start = started
@@ -47,6 +51,16 @@ def threads_started() -> Iterator[dict[str, Place]]:
         yield places
     finally:
         owner.start = start
+
+
+def _run_within(thread: Any, within: Callable[[], AbstractContextManager[None]]) -> None:
+    run = thread.run
+
+    def entered() -> None:
+        with within():
+            run()
+
+    thread.run = entered
 
 
 def _starter(frame: FrameType | None) -> FrameType | None:

@@ -8,6 +8,7 @@ import attrs
 
 from warcore.device.operations import CORE, noting_origins
 from warcore.samplingparams import SamplingParams
+from warcore.testkit.detectors.bystanders import Bystanders
 from warcore.testkit.detectors.guard import PageGuard, supported
 from warcore.testkit.detectors.ownthreads import threads_started
 from warcore.testkit.detectors.races import RaceDetector
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 
     from warcore.engine import Engine
     from warcore.testkit.access import Place
-    from warcore.testkit.detectors.fault import Fault
     from warcore.testkit.detectors.race import Race
     from warcore.testkit.detectors.sightings import AddressTaken
     from warcore.testkit.engines.workload import Served, Workload
+
+
+REMEDY = "what is submitted to a stream, for which the forward stream waits, is in sight"
 
 
 @attrs.frozen
@@ -38,6 +41,10 @@ class Watched:
     """None: the engine gave up on what a race had destroyed."""
     unseen: tuple[str, ...]
     """What was out of the detector's sight."""
+    threads: tuple[Place, ...] = ()
+    """Where threads are started: when they touch something, the detector cannot see."""
+    strays: tuple[str, ...] = ()
+    """What the page guard saw them do."""
     by_address: tuple[AddressTaken, ...] = ()
     """The addresses through which only the page guard sees."""
 
@@ -51,11 +58,19 @@ def races_of(workload: Workload, host: str = "inline", **fields: Any) -> Watched
     Raises what a step raises, unless a race explains it.
     """
     if workload.device != "host" or host != "inline" or supported() is not None:
-        return _watched(lambda: workload.engine(host, **fields), workload)
+        return _unguarded(workload, host, fields)
     found = _guarded(workload, fields, writes_only=False)
+    if not found.races and found.served is not None and found.served.error:
+        # A system call that is handed closed memory fails. What else it is, shows once more.
+        return _unguarded(workload, host, fields)
     if found.by_address and not found.races:
         again = _guarded(workload, fields, writes_only=True)
         found = attrs.evolve(found, races=again.races)
+    if found.threads and not found.races:
+        touches = (*found.strays, *_touches_of_threads(workload, fields))
+        at_any_time = f"a thread that {found.threads[0]} starts may do it at any time"
+        unseen = (f"{touch}: {at_any_time}; {REMEDY}" for touch in touches)
+        found = attrs.evolve(found, unseen=(*found.unseen, *unseen))
     return found
 
 
@@ -95,6 +110,11 @@ def _line_of(found: Watched) -> str:
     return str(places[0]) if places else ""
 
 
+def _unguarded(workload: Workload, host: str, fields: dict[str, Any]) -> Watched:
+    found = _watched(lambda: workload.engine(host, **fields), workload)
+    return attrs.evolve(found, unseen=(*found.unseen, *map(_of_thread, found.threads)))
+
+
 def _guarded(workload: Workload, fields: dict[str, Any], *, writes_only: bool) -> Watched:
     with PageGuard() as guard, in_pages_of(guard) as device:
         return _watched(
@@ -126,8 +146,29 @@ def _watched(
             except Exception:
                 if not detector.races:
                     raise
-    threads = (_of_thread(place, sight.strays) for place in dict.fromkeys(places.values()))
-    return Watched(_told(detector.races), served, (*sight.unseen, *threads), sight.by_address)
+    return Watched(
+        races=_told(detector.races),
+        served=served,
+        unseen=sight.unseen,
+        threads=tuple(dict.fromkeys(places.values())),
+        strays=tuple(dict.fromkeys(f"a touch of {fault.buffer}" for fault in sight.strays)),
+        by_address=sight.by_address,
+    )
+
+
+def _touches_of_threads(workload: Workload, fields: dict[str, Any]) -> tuple[str, ...]:
+    """What could let threads of a plugin's own touch the tables or static memory, in one more run.
+
+    If nothing can, nothing is to be ordered, whenever they run.
+    """
+    with (
+        PageGuard() as guard,
+        in_pages_of(guard) as device,
+        Bystanders(guard) as bystanders,
+        workload.engine(device=device, **fields) as engine,
+    ):
+        workload.serve(engine)
+    return bystanders.touches
 
 
 def _told(races: tuple[Race, ...]) -> tuple[Race, ...]:
@@ -136,10 +177,5 @@ def _told(races: tuple[Race, ...]) -> tuple[Race, ...]:
     return tuple(named) or races
 
 
-def _of_thread(place: Place, strays: list[Fault]) -> str:
-    touched = sorted({fault.buffer for fault in strays})
-    seen = f" (the page guard saw it touch {', '.join(touched)})" if touched else ""
-    return (
-        f"what the thread touches that {place} starts{seen}; what is submitted to a stream, for "
-        "which the forward stream waits, is in sight"
-    )
+def _of_thread(place: Place) -> str:
+    return f"what the thread touches that {place} starts: {REMEDY}"
