@@ -421,3 +421,10 @@ def test_a_replay_is_seen(guard, device):
         forward.submit(graph.replay).result()
     assert pages(guard.faults) == [3, 40]
     assert {fault.stream for fault in guard.faults} == {"forward"}
+
+
+def test_a_buffer_whose_tensor_was_moved_says_so(guard, table):
+    table[1].set_(torch.zeros(4, dtype=torch.int32).untyped_storage())
+    gc.collect()
+    with pytest.raises(WarcoreError, match="req_to_token lies in its guarded pages no longer"):
+        guard.window().close()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
+from tempfile import TemporaryFile
 
 import attrs
 import pytest
+import torch
+from wrong_plugins.backends_engine.right import device_of
 from wrong_plugins.catalogue import entries, under_check
 
 from warcore import SharedReadEnds
 from warcore.records import PluginRecord
+from warcore.testkit.detectors.guard import supported
+from warcore.testkit.engines import engineraces
 from warcore.testkit.outcome import NotApplicable, Refuted, Unproven
 from warcore.testkit.rules import backend_engine
 from warcore.testkit.runs.check import checks_of
@@ -24,6 +30,7 @@ CHECKS = {
 ENTRIES = [each for each in entries() if each.path.parent.name == "backends_engine"]
 WRONG = [each for each in ENTRIES if not each.is_right]
 RIGHT = [each for each in ENTRIES if each.is_right]
+needs_guard = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 
 
 def refuted(check, subject):
@@ -96,6 +103,13 @@ def test_a_schedule_is_named_by_its_seed_and_drawn_again_from_it(tmp_path):
     assert seeds[0].observed == seeds[1].observed
 
 
+@pytest.mark.parametrize("name", ["records_an_event_of_its_own", "records_on_the_schedule_stream"])
+def test_an_event_of_its_own_is_shown_by_the_line_that_records_it(name, tmp_path):
+    failure = failure_of(name, tmp_path)
+    assert f"{name}.py:" in failure.where
+    assert ": self.event.record(" in failure.where
+
+
 # ---- where there is no verdict -------------------------------------------------------------------
 
 
@@ -119,9 +133,59 @@ class TakesTheAddress(Right):
         super().init_forward_metadata_out_graph(batch)
 
 
-def test_what_a_pointer_reads_is_out_of_sight_and_no_verdict_is_given():
+@needs_guard
+def test_the_guard_sees_what_a_pointer_reads():
+    CHECKS["backend.races"].run(attrs.evolve(subject_of(TakesTheAddress), cells="none"))
+
+
+def test_without_a_guard_what_a_pointer_reads_is_out_of_sight_and_no_verdict_is_given(monkeypatch):
+    monkeypatch.setattr(engineraces, "supported", lambda: "no pages")
     with pytest.raises(Unproven, match="takes the address of req_to_token"):
         CHECKS["backend.races"].run(attrs.evolve(subject_of(TakesTheAddress), cells="none"))
+
+
+class CountsThroughAnAddress(Right):
+    """On a stream of its own that nothing orders: a read and then a write of the same page."""
+
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.stream = device_of(ctx).stream("plan")
+
+    def init_forward_metadata_out_graph(self, batch):
+        super().init_forward_metadata_out_graph(batch)
+        self.stream.submit(self.count)
+
+    def count(self):
+        counts = self.ctx.static("counts", (4,), torch.int64).numpy()
+        counts += 1
+
+    def forward(self, q, k, v, layer, batch):
+        self.ctx.static("counts", (4,), torch.int64).sum()
+        return super().forward(q, k, v, layer, batch)
+
+
+@needs_guard
+def test_a_write_through_an_address_is_seen_behind_a_read():
+    failure = refuted(
+        "backend.races", attrs.evolve(subject_of(CountsThroughAnAddress), cells="none")
+    )
+    assert "static 'counts'" in failure.observed
+    assert "write" in failure.observed
+    assert failure.where.endswith(".numpy()")
+
+
+class DumpsInTime(Right):
+    """Lets the system read the table before the declared end."""
+
+    def init_forward_metadata_out_graph(self, batch):
+        with TemporaryFile() as file:
+            os.write(file.fileno(), memoryview(self.ctx.shared.req_to_token.numpy()).cast("B"))
+        super().init_forward_metadata_out_graph(batch)
+
+
+def test_a_system_call_that_fails_on_guarded_memory_is_no_failure_of_the_step():
+    with pytest.raises(Unproven, match=r"Tensor.numpy takes the address of req_to_token"):
+        CHECKS["backend.races"].run(attrs.evolve(subject_of(DumpsInTime), cells="none"))
 
 
 class OnAThread(Right):
@@ -136,6 +200,45 @@ def test_what_a_thread_of_its_own_touches_is_out_of_sight_and_named_by_its_line(
     subject = attrs.evolve(subject_of(OnAThread), cells="none")
     with pytest.raises(Unproven, match=r"test_rules_backend_engine.py:\d+: pool.submit"):
         CHECKS["backend.races"].run(subject)
+
+
+class MasksOnAThread(Right):
+    """Lets a pool of threads prepare what it needs of its own, and copies nothing but that."""
+
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.pool = ThreadPoolExecutor(1)
+
+    def init_forward_metadata_out_graph(self, batch):
+        super().init_forward_metadata_out_graph(batch)
+        positions = batch.positions.clone()
+        self.mask = self.pool.submit(lambda: positions > self.least(positions))
+
+    def least(self, positions):
+        return 2
+
+
+class ListsOnAThread(MasksOnAThread):
+    def least(self, positions):
+        return len(self.ctx.shared.req_to_token[0, :2].tolist())
+
+
+class RemembersAnArray(MasksOnAThread):
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.array = ctx.shared.req_to_token.numpy()
+
+
+@needs_guard
+def test_a_thread_that_is_handed_nothing_shared_is_no_matter_of_order():
+    CHECKS["backend.races"].run(attrs.evolve(subject_of(MasksOnAThread), cells="none"))
+
+
+@needs_guard
+@pytest.mark.parametrize("cls", [ListsOnAThread, RemembersAnArray])
+def test_a_thread_that_could_touch_the_table_leaves_the_order_open(cls):
+    with pytest.raises(Unproven, match=r"self.pool.submit.* starts may do it at any time"):
+        CHECKS["backend.races"].run(attrs.evolve(subject_of(cls), cells="none"))
 
 
 class Undeclared(Right):

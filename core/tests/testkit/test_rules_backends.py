@@ -54,6 +54,11 @@ def plugin(entry):
     return import_module(f"wrong_plugins.{entry.name.replace('/', '.')}").Plugin
 
 
+def wrong(name):
+    (entry,) = [each for each in WRONG if each.name == f"backends/{name}"]
+    return plugin(entry)
+
+
 def verdict(check, cls):
     return judge(check.run, check.rule, subject(cls))
 
@@ -216,13 +221,57 @@ def test_a_late_access_is_named_by_elements_operation_phase_layer_and_line(
 
 @needs_guard
 def test_what_only_the_guard_has_seen_is_told_by_its_first_element():
-    (entry,) = [each for each in WRONG if each.name == "backends/reads_bytes"]
-    failure = refuted("no_late_access", plugin(entry))
+    failure = refuted("no_late_access", wrong("reads_bytes"))
     assert re.match(
         r"req_to_token was read later, near \[0, 0\], by \S+ in phase body, layer 0;",
         (failure.observed),
     )
-    assert failure.where == ""
+
+
+@needs_guard
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("reads_bytes", "# too late"),
+        ("aliases_with_numpy", "# too late"),
+        ("hides_a_pointer", "self.address"),
+        ("looks_up_in_a_pool", "# too late"),
+        ("dumps_the_table", "# too late"),
+        ("looks_when_a_batch_goes", "# too late"),
+    ],
+)
+def test_what_no_operation_explains_has_its_line_on_any_thread(name, line):
+    failure = refuted("no_late_access", wrong(name), cells="decode-none-*float32")
+    assert line in failure.where
+    assert "attribution" not in failure.seen_by
+
+
+@needs_guard
+def test_a_thread_that_runs_no_line_of_the_plugin_has_the_line_that_started_it():
+    failure = refuted("no_late_access", wrong("reads_on_a_thread"), cells="decode-none-*float32")
+    assert "on a thread that is started at" in failure.observed
+
+
+@needs_guard
+def test_a_system_call_that_is_handed_closed_memory_is_a_late_access():
+    failure = refuted("no_late_access", wrong("dumps_the_table"), cells="decode-none-*float32")
+    assert failure.observed.startswith("a system call was handed memory of req_to_token")
+    assert failure.seen_by == ("guard",)
+
+
+@needs_guard
+def test_a_touch_that_no_repeat_shows_is_said_to_be_one():
+    class Once(Right):
+        looked = False
+
+        def forward(self, q, k, v, layer, batch):
+            if not self.looked and batch.mode is ForwardMode.DECODE:
+                type(self).looked = True
+                self.gather(batch)
+            return super().forward(q, k, v, layer, batch)
+
+    failure = refuted("no_late_access", Once, cells="decode-none-*float32")
+    assert failure.observed.endswith("it hangs on a count or on time")
 
 
 @needs_guard

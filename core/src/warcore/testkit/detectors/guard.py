@@ -157,6 +157,8 @@ class PageGuard:
                 hits += [(buffer.hits.pop(0), buffer) for _ in range(len(buffer.hits))]
             hits.sort(key=itemgetter(0))
             threads = {each.native_id: each.name for each in threading.enumerate()}
+            # In a forked child most releases of Python give the number of the parent's thread.
+            threads[threading.get_native_id()] = threading.current_thread().name
             new = [Fault.of(hit, buffer, handler.place(hit.label), threads) for hit, buffer in hits]
             self.faults += new
             return new

@@ -52,8 +52,10 @@ class GuardedBuffer:
         self._handler = handler
         number, self.hits = handler.watch(self.start, self.start + self.size)
         """What was touched, not yet told to anybody."""
+        self._gone: list[int] = []
+        """Not empty: nobody holds the reader's view any more, and its memory is gone."""
         # NOTE: before the memory goes, for the view holds it.
-        weakref.finalize(views[1], handler.forget, number).atexit = False
+        weakref.finalize(views[1], _goes, handler, number, self._gone).atexit = False
         self._closings: list[int] = []
 
     @property
@@ -65,7 +67,13 @@ class GuardedBuffer:
         """From now on a touch of the reader's view is noted; each page of it once, until `rearm`.
 
         writes_only: reads are welcome. Several closings at a time count, and the strictest holds.
+        WarcoreError if it is no longer where it was.
         """
+        if not self.is_inside(self.reader):
+            raise WarcoreError(
+                f"{self.name} lies in its guarded pages no longer: its tensor has other memory",
+                next="let it lie: share_memory_(), set_() and resize_() move a tensor",
+            )
         self._closings.append(READS if writes_only else NOTHING)
         self.rearm()
 
@@ -81,7 +89,8 @@ class GuardedBuffer:
 
     def rearm(self) -> None:
         """Close again what was opened by a touch, so that the next touch is noted too."""
-        self._handler.protect(self.start, self.size, min(self._closings, default=EVERYTHING))
+        if not self._gone:
+            self._handler.protect(self.start, self.size, min(self._closings, default=EVERYTHING))
 
     def is_inside(self, tensor: torch.Tensor) -> bool:
         """Whether `tensor` lies in the reader's view.
@@ -96,6 +105,11 @@ class GuardedBuffer:
         storage = tensor.untyped_storage()
         first = storage.data_ptr()
         return self.start <= first and first + storage.nbytes() <= self.start + self.size
+
+
+def _goes(handler: FaultHandler, number: int, gone: list[int]) -> None:
+    handler.forget(number)
+    gone.append(number)
 
 
 def mapped_twice(name: str, size: int) -> tuple[mmap.mmap, mmap.mmap]:

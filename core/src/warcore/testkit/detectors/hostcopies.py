@@ -117,7 +117,8 @@ class HostCopies(Observer):
         access = Access(
             source.name, kind, 0, source.memory.nbytes, operation=operation, place=place
         )
-        self._detector.see(access, by_host=by_host)
+        # One line may copy several buffers, used in turn: each is its own memory.
+        self._detector.see(access, by_host=by_host, base=_address(source.memory))
 
 
 class _Copies(OperationMode):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +14,8 @@ from warcore.device.operations import CORE
 from warcore.testkit.packages.sources import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from types import FrameType
 
     from warcore.testkit.access import Place
@@ -25,16 +26,22 @@ _NOT_ITS_OWN = (os.path.dirname(torch.__file__) + os.sep, CORE)  # noqa: PTH120
 
 
 @contextmanager
-def threads_started() -> Iterator[list[Place]]:
-    """Where, until the context ends, code starts threads that is neither torch's nor the core's."""
-    places: list[Place] = []
+def threads_started(
+    within: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Iterator[dict[str, Place]]:
+    """Where, until the context ends, code starts threads that is neither torch's nor the core's.
+
+    By the thread's name. within: the context in which such a thread runs.
+    """
+    places: dict[str, Place] = {}
     owner: Any = threading.Thread
     start = owner.start
 
     def started(thread: threading.Thread) -> None:
         frame = _starter(sys._getframe(1))  # noqa: SLF001 - there is no other way to see who calls
         if frame is not None and not frame.f_code.co_filename.startswith(_NOT_ITS_OWN):
-            places.append(place_of(frame.f_code.co_filename, frame.f_lineno))
+            places[thread.name] = place_of(frame.f_code.co_filename, frame.f_lineno)
+            _run_within(thread, within)
         start(thread)
 
     owner.start = started
@@ -42,6 +49,16 @@ def threads_started() -> Iterator[list[Place]]:
         yield places
     finally:
         owner.start = start
+
+
+def _run_within(thread: Any, within: Callable[[], AbstractContextManager[None]]) -> None:
+    run = thread.run
+
+    def entered() -> None:
+        with within():
+            run()
+
+    thread.run = entered
 
 
 def _starter(frame: FrameType | None) -> FrameType | None:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     Seen = list[tuple[Overlap, Kind]]
 
-_READS = frozenset({"tolist", "numpy", "__array__", "__dlpack__", "__repr__", "__format__"})
+READS = frozenset({"tolist", "numpy", "__array__", "__dlpack__", "__repr__", "__format__"})
 """Methods that read a tensor, or hand it to who will, without an ATen call that does."""
 
-_HANDS_OUT = frozenset(
+HANDS_OUT = frozenset(
     {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "_typed_storage"}
 )
 """Methods after which somebody has the tensor's address."""
@@ -92,9 +92,9 @@ class Eyes:
         """A method of `tensor` is called from the file `caller`."""
         seen: Seen = [(overlap, "read") for overlap in self._watched.touched(tensor)]
         # A number is formatted by an ATen call that reads it.
-        reads = name in _READS and not (name == "__format__" and not tensor.dim())
+        reads = name in READS and not (name == "__format__" and not tensor.dim())
         # The core looks at addresses for its own purposes only.
-        hands_out = name in _HANDS_OUT and not caller.startswith(CORE)
+        hands_out = name in HANDS_OUT and not caller.startswith(CORE)
         if not seen:
             return
         if reads:
@@ -223,7 +223,7 @@ class _Methods(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         name = getattr(func, "__name__", "")
-        if (name in _READS or name in _HANDS_OUT) and isinstance(args[0], torch.Tensor):
+        if (name in READS or name in HANDS_OUT) and isinstance(args[0], torch.Tensor):
             caller = sys._getframe(1).f_code.co_filename  # noqa: SLF001 - who calls the method
             self._eyes.method(name, args[0], caller)
         return func(*args, **(kwargs or {}))

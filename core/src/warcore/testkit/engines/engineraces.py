@@ -8,24 +8,28 @@ import attrs
 
 from warcore.device.operations import CORE, noting_origins
 from warcore.samplingparams import SamplingParams
-from warcore.testkit.detectors.attribution import Attribution
-from warcore.testkit.detectors.hostcopies import HostCopies
+from warcore.testkit.detectors.bystanders import Bystanders
+from warcore.testkit.detectors.guard import PageGuard, supported
 from warcore.testkit.detectors.ownthreads import threads_started
 from warcore.testkit.detectors.races import RaceDetector
 from warcore.testkit.engines.answers import refuse_failures
-from warcore.testkit.engines.enginetouches import watch_races, watched_tensors
 from warcore.testkit.engines.insides import Insides
+from warcore.testkit.engines.racesight import RaceSight, in_pages_of
 from warcore.testkit.outcome import Failure, Refuted, Unproven
 from warcore.testkit.stands.walk import quiet_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    import torch
+    from contextlib import AbstractContextManager
 
     from warcore.engine import Engine
+    from warcore.testkit.access import Place
     from warcore.testkit.detectors.race import Race
+    from warcore.testkit.detectors.sightings import AddressTaken
     from warcore.testkit.engines.workload import Served, Workload
+
+
+REMEDY = "what is submitted to a stream, for which the forward stream waits, is in sight"
 
 
 @attrs.frozen
@@ -37,26 +41,44 @@ class Watched:
     """None: the engine gave up on what a race had destroyed."""
     unseen: tuple[str, ...]
     """What was out of the detector's sight."""
+    threads: tuple[Place, ...] = ()
+    """Where threads are started: when they touch something, the detector cannot see."""
+    strays: tuple[str, ...] = ()
+    """What the page guard saw them do."""
+    by_address: tuple[AddressTaken, ...] = ()
+    """The addresses through which only the page guard sees."""
 
 
 def races_of(workload: Workload, host: str = "inline", **fields: Any) -> Watched:
     """Let an engine serve `workload`, and find what nothing orders. One run tells for all timings.
 
+    Where the page guard works, whoever has an address of the tables or of static memory is seen
+    too; a second run then looks for what is written through it behind a read of the same page.
+
     Raises what a step raises, unless a race explains it.
     """
-    with threads_started() as places, noting_origins(), workload.engine(host, **fields) as engine:
-        # Static memory that is taken in the first step is watched from the second on.
-        engine.generate([workload.requests[0].prompt], SamplingParams(max_new_tokens=2), raw=True)
-        found = _watched(engine, workload)
-    threads = (f"what the thread touches that {place} starts" for place in dict.fromkeys(places))
-    return attrs.evolve(found, unseen=(*found.unseen, *threads))
+    if workload.device != "host" or host != "inline" or supported() is not None:
+        return _unguarded(workload, host, fields)
+    found = _guarded(workload, fields, writes_only=False)
+    if not found.races and found.served is not None and found.served.error:
+        # A system call that is handed closed memory fails. What else it is, shows once more.
+        return _unguarded(workload, host, fields)
+    if found.by_address and not found.races:
+        again = _guarded(workload, fields, writes_only=True)
+        found = attrs.evolve(found, races=again.races)
+    if found.threads and not found.races:
+        touches = (*found.strays, *_touches_of_threads(workload, fields))
+        at_any_time = f"a thread that {found.threads[0]} starts may do it at any time"
+        unseen = (f"{touch}: {at_any_time}; {REMEDY}" for touch in touches)
+        found = attrs.evolve(found, unseen=(*found.unseen, *unseen))
+    return found
 
 
 def refuse_race(found: Watched, declared: str, cell: str, where: str | None = None) -> None:
     """Refuted if there is a race. where: the line to show; None: the first one of a plugin."""
     if found.races:
         race, more = found.races[0], len(found.races) - 1
-        where = _line_of(race) if where is None else where
+        where = _line_of(found) if where is None else where
         raise Refuted(Failure(declared, str(race), where, ("happens-before",), cell, more))
 
 
@@ -78,50 +100,82 @@ def refuse_races(
         raise Unproven(f"out of the detector's sight: {unseen[0]}")
 
 
-def _line_of(race: Race) -> str:
+def _line_of(found: Watched) -> str:
+    """The first line of a plugin; of a touch without one, the line that took the address."""
+    race = found.races[0]
     places = [each.place for each in (race.first, race.second) if each.place is not None]
+    if len(places) < 2:
+        places[:0] = [taken.place for taken in found.by_address if taken.buffer == race.buffer]
     places.sort(key=lambda place: place.file.startswith(CORE))
     return str(places[0]) if places else ""
 
 
-def _watched(engine: Engine, workload: Workload) -> Watched:
-    insides, tensors = Insides(engine), watched_tensors(engine)
-    detector = RaceDetector(insides.device)
-    attribution = Attribution(tensors | _statics(insides), detector.see)
-    copies = HostCopies(detector, _device_memory(insides, tensors.values()))
+def _unguarded(workload: Workload, host: str, fields: dict[str, Any]) -> Watched:
+    found = _watched(lambda: workload.engine(host, **fields), workload)
+    return attrs.evolve(found, unseen=(*found.unseen, *map(_of_thread, found.threads)))
+
+
+def _guarded(workload: Workload, fields: dict[str, Any], *, writes_only: bool) -> Watched:
+    with PageGuard() as guard, in_pages_of(guard) as device:
+        return _watched(
+            lambda: workload.engine(device=device, **fields),
+            workload,
+            guard,
+            writes_only=writes_only,
+        )
+
+
+def _watched(
+    opened: Callable[[], AbstractContextManager[Engine]],
+    workload: Workload,
+    guard: PageGuard | None = None,
+    *,
+    writes_only: bool = False,
+) -> Watched:
     served = None
-    with watch_races(engine, attribution, copies, detector=detector):
-        try:
-            served = workload.serve(engine)
-            insides.device.synchronize()
-        except Exception:
-            if not detector.races:
-                raise
-    unseen = (*map(str, attribution.addresses_taken), *attribution.missing)
-    return Watched(detector.races, served, unseen)
+    with threads_started() as places, noting_origins(), opened() as engine:
+        # Static memory that is taken in the first step is watched from the second on.
+        engine.generate([workload.requests[0].prompt], SamplingParams(max_new_tokens=2), raw=True)
+        device = Insides(engine).device
+        detector = RaceDetector(device)
+        sight = RaceSight(engine, detector, guard, writes_only=writes_only)
+        with sight.watching():
+            try:
+                served = workload.serve(engine)
+                device.synchronize()
+            except Exception:
+                if not detector.races:
+                    raise
+    return Watched(
+        races=_told(detector.races),
+        served=served,
+        unseen=sight.unseen,
+        threads=tuple(dict.fromkeys(places.values())),
+        strays=tuple(dict.fromkeys(f"a touch of {fault.buffer}" for fault in sight.strays)),
+        by_address=sight.by_address,
+    )
 
 
-def _statics(insides: Insides) -> dict[str, torch.Tensor]:
-    """The static memory that its plugins have taken so far."""
-    found: dict[str, torch.Tensor] = {}
-    for number, (plugin, statics) in enumerate(insides.statics.items()):
-        whose = f" of {plugin}" if number else ""
-        found |= {f"static '{name}{whose}'": tensor for name, tensor in statics.named.items()}
-    return found
+def _touches_of_threads(workload: Workload, fields: dict[str, Any]) -> tuple[str, ...]:
+    """What could let threads of a plugin's own touch the tables or static memory, in one more run.
+
+    If nothing can, nothing is to be ordered, whenever they run.
+    """
+    with (
+        PageGuard() as guard,
+        in_pages_of(guard) as device,
+        Bystanders(guard) as bystanders,
+        workload.engine(device=device, **fields) as engine,
+    ):
+        workload.serve(engine)
+    return bystanders.touches
 
 
-def _device_memory(insides: Insides, fixed: Iterable[torch.Tensor]) -> Callable[[int], bool]:
-    """Whether an address is that of memory which the core made for the device."""
-    caches = [
-        memory
-        for runner in insides.runners
-        for layer in runner.recorded.backend.ctx.kv
-        for memory in layer.values()
-    ]
-    known = {tensor.untyped_storage().data_ptr() for tensor in (*fixed, *caches)}
+def _told(races: tuple[Race, ...]) -> tuple[Race, ...]:
+    """Those that attribution has seen; those of the guard alone, which has no line, if none is."""
+    named = [race for race in races if "guard" not in race.first.seen_by | race.second.seen_by]
+    return tuple(named) or races
 
-    def is_device(address: int) -> bool:
-        later = {tensor.untyped_storage().data_ptr() for tensor in _statics(insides).values()}
-        return address in known or address in later
 
-    return is_device
+def _of_thread(place: Place) -> str:
+    return f"what the thread touches that {place} starts: {REMEDY}"

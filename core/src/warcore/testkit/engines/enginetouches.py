@@ -15,7 +15,7 @@ from warcore.testkit.detectors.wrapping import Wrapping
 from warcore.testkit.engines.insides import Insides
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import torch
     from typing_extensions import Self
@@ -33,19 +33,23 @@ STEP_INPUTS, RESULTS = "step inputs", "results"
 
 @contextmanager
 def watch_races(
-    engine: Engine, *others: Observer, detector: RaceDetector | None = None
+    engine: Engine,
+    *others: Observer,
+    detector: RaceDetector | None = None,
+    around: Callable[[Observer], Observer] = lambda observer: observer,
 ) -> Iterator[RaceDetector]:
     """Detect races between the engine's own parts; `detector.races` has them at any time.
 
     To see more, tell the detector of other accesses: `watched_tensors` names what is shared.
     others: see what happens on the device behind the detector; detector: the one that they tell.
+    around: puts somebody in front of them all.
     DeviceError if somebody watches the device already.
     """
     device = Insides(engine).device
     with (
         detector or RaceDetector(device) as found,
         EngineTouches(engine, found),
-        device.watched_by(Several(found, *others)),
+        device.watched_by(around(Several(found, *others))),
     ):
         yield found
 

@@ -54,7 +54,9 @@ def races(subject: Subject) -> None:
     written yet (SGLang #28034), and host memory was filled again while the copy of the step before
     still read it (vLLM #24527): both gave wrong tokens or a fault under load only.
 
-    Let the forward stream do the work, or wait for it there; bring host values with `ctx.stage`.
+    Let the forward stream do the work, or wait for it there; bring host values with `ctx.stage`. A
+    step that reads a table while the scheduler writes it reads behind the declared end: copy what
+    the layers need before it, or declare the later end.
     """
     loads = [(kind.value, load) for kind, load in _engines(subject)]
     # Without graphs: what so many requests ask for differs in the backend, not in the replay.
@@ -65,8 +67,8 @@ def races(subject: Subject) -> None:
 
 @check(
     "backend",
-    needs=("backend.votes", "backend.races"),
-    after=("backend.padding", "backend.rows"),
+    needs=("backend.votes", "backend.no_late_access"),
+    after=("backend.races", "backend.padding", "backend.rows"),
     devices=("host",),
 )
 def schedules(subject: Subject) -> None:
@@ -93,7 +95,8 @@ def event_position(subject: Subject) -> None:
     A graph that still read the page table had its event in front of the replay in SGLang (#37936):
     the kernel gathered rows that the next step had rewritten, out of bounds in the worst case.
 
-    Leave the event to the core, in each step; neither record nor re-arm one of the core's device.
+    Leave the event to the core, in each step; an event of your own orders streams of your own only:
+    record it on one of them, or let one of them wait for it.
     """
     shape, told = _shape(subject), False
     for kind in GraphKind:
@@ -124,8 +127,12 @@ def _in_position(stand: Stand, cell: Cell, gates: Gates) -> bool:
     for batch in stand.steps(cell):
         gates.watch(stand, batch)
         if gates.foreign:
-            what = f"a step records {gates.foreign[0].event!r} of its own"
-            raise Refuted(_misplaced("a step that leaves events to the core", what, cell))
+            record = gates.foreign[0]
+            what = (
+                f"a step records {record.ticket.event!r} of its own on stream {record.stream.name}"
+            )
+            where = str(record.place or "")
+            raise Refuted(_misplaced("a step that leaves events to the core", what, cell, where))
         after, before = _between(stand, cell, marked=stand.marked(batch), passed=gates.passed)
         at = gates.done_before
         told = told or at is not None
@@ -145,8 +152,8 @@ def _in_position(stand: Stand, cell: Cell, gates: Gates) -> bool:
     return told
 
 
-def _misplaced(promised: str, what: str, cell: Cell) -> Failure:
-    return Failure(promised, what, seen_by=("event position",), cell=str(cell))
+def _misplaced(promised: str, what: str, cell: Cell, where: str = "") -> Failure:
+    return Failure(promised, what, where, ("event position",), str(cell))
 
 
 def _between(

@@ -53,6 +53,10 @@ def static_addresses(subject: Subject) -> None:
             for cell in cells_of(subject, stand):
                 for batch in stand.steps(cell):
                     stand.run(batch)
+                    for name in stand.tables.moved:
+                        _moved(
+                            f"{name}, which the scheduler writes, has other memory", "", str(cell)
+                        )
                     if residence.look():
                         where = definition(subject.cls, "init_forward_metadata_out_graph")
                         _moved(residence.moved[0], where, str(cell))

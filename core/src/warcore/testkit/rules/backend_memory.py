@@ -14,7 +14,8 @@ from warcore.testkit.detectors.elements import same
 from warcore.testkit.outcome import Elsewhere, Failure, NotApplicable, Refuted
 from warcore.testkit.packages.definitions import definition
 from warcore.testkit.runs.check import check
-from warcore.testkit.stands.late import page_guard, told, unnamed, watched
+from warcore.testkit.stands.culprits import unnamed, watched
+from warcore.testkit.stands.late import page_guard, told
 from warcore.testkit.stands.snapshots import has_snapshot
 from warcore.testkit.stands.walk import cells_of, stands
 

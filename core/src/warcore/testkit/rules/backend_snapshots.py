@@ -13,6 +13,7 @@ from warcore.testkit.outcome import Failure, NotApplicable, Refuted
 from warcore.testkit.packages.definitions import definition, judged
 from warcore.testkit.runs.check import check
 from warcore.testkit.runs.lines import by_line
+from warcore.testkit.stands.culprits import Culprits
 from warcore.testkit.stands.late import changed_by, late_access
 from warcore.testkit.stands.owing import compare
 from warcore.testkit.stands.snapshots import (
@@ -173,15 +174,14 @@ def snapshot_is_true(subject: Subject) -> None:
         _overwritten(subject, everywhere, asked)
         return
     found: list[Failure] = []
-    with PageGuard() as guard:
+    with PageGuard() as guard, Culprits(guard, cls) as culprits:
         for stand in chain(
             prefill_stands(subject, cls, guard), claimed_stands(subject, cls, guard)
         ):
-            window = guard.window("forward")
             for cell, batch in prefills(subject, stand):
                 asked.told.clear()
                 if cell:
-                    found += late_access(stand, batch, window, partial(_claim, asked), cell)
+                    found += late_access(stand, batch, culprits, partial(_claim, asked), cell)
                 else:
                     stand.run(batch)
     if found:

@@ -10,8 +10,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
 from warcore.device import Observer
+from warcore.device.operations import CORE, frame_of_use
 from warcore.testkit.detectors.used import note
+from warcore.testkit.packages.sources import place_of
 
 if TYPE_CHECKING:
     import torch
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
     from warcore.device import Event, Stream, Ticket
     from warcore.model import Layer
+    from warcore.testkit.access import Place
     from warcore.testkit.stands.stand import Stand
 
 METADATA_OUT: Final = "the end of the out-graph metadata"
@@ -26,6 +31,16 @@ METADATA_IN: Final = "the end of the in-graph metadata"
 LAYERS: Final = "the first layer's attention"
 LAYERS_END: Final = "the end of the last layer's attention"
 REPLAY: Final = "the replay"
+
+
+@attrs.frozen
+class Record:
+    """One record of an event within a step."""
+
+    stream: Stream
+    ticket: Ticket
+    place: Place | None
+    """The line that records; None: the core's, or that of a replay."""
 
 
 class Gates(Observer):
@@ -39,19 +54,34 @@ class Gates(Observer):
         """The gates of the last step in the order in which it came to them."""
         self.done_before: int | None = None
         """How many gates it had passed when its event was done; None: it never was."""
-        self.foreign: list[Ticket] = []
-        """What was recorded in the last step, and not by the core."""
+        self.foreign: list[Record] = []
+        """What was recorded in the last step, not by the core, and for no stream of its own."""
         self.gated = _gated(cls, self)
         note("event position")
-        self._recorded: list[Ticket] = []
+        self._recorded: list[Record] = []
+        self._waited: list[tuple[Stream | None, Ticket]] = []
 
     def watch(self, stand: Stand, batch: ForwardBatch) -> None:
         """Run a step of `stand`, whose backend is `gated`. Raises what the backend raises."""
-        self.passed, self.done_before, self._recorded = [], None, []
+        self.passed, self.done_before, self._recorded, self._waited = [], None, [], []
         with stand.watched_by(self):
             stand.run(batch, self._done)
         core = _events_of_the_core(stand)
-        self.foreign = [ticket for ticket in self._recorded if ticket.event not in core]
+        awaited = {
+            ticket
+            for stream, ticket in self._waited
+            if stream not in {None, stand.forward, stand.schedule}
+        }
+        self.foreign = [
+            record
+            for record in self._recorded
+            if record.ticket.event not in core
+            # What orders a stream of the plugin's own with the forward stream is nobody's fence.
+            and (
+                record.stream is stand.schedule
+                or (record.stream is stand.forward and record.ticket not in awaited)
+            )
+        ]
 
     def put(self, backend: Any, name: str) -> None:
         """A gate, here: in a capture, one that each replay passes."""
@@ -69,9 +99,13 @@ class Gates(Observer):
 
     # ---- the device reports ----------------------------------------------------------------------
 
-    def recorded(self, stream: Stream, ticket: Ticket) -> None:  # noqa: ARG002
+    def recorded(self, stream: Stream, ticket: Ticket) -> None:
         """Somebody's event is done: within the step there are few whose it may be."""
-        self._recorded.append(ticket)
+        self._recorded.append(Record(stream, ticket, _line_of_record()))
+
+    def waited(self, stream: Stream | None, ticket: Ticket) -> None:
+        """Somebody goes on behind it."""
+        self._waited.append((stream, ticket))
 
     def phase(self, stream: Stream | None, name: str) -> None:  # noqa: ARG002
         """The core begins a replay."""
@@ -108,6 +142,12 @@ def _gated(cls: Any, gates: Gates) -> Any:
 
     Gated.__name__, Gated.__module__ = cls.__name__, cls.__module__
     return Gated
+
+
+def _line_of_record() -> Place | None:
+    frame = frame_of_use()
+    file = frame.f_code.co_filename
+    return None if file.startswith(CORE) else place_of(file, frame.f_lineno)
 
 
 def _device_of(backend: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,23 +11,18 @@ import torch
 
 from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.device.operations import noting_origins
-from warcore.testkit.detectors.attribution import Attribution
 from warcore.testkit.detectors.elements import element, region, same
 from warcore.testkit.detectors.guard import PageGuard, supported
-from warcore.testkit.detectors.naming import Extent, Naming
 from warcore.testkit.outcome import Failure, Unproven
 from warcore.testkit.stands.claims import in_claims
+from warcore.testkit.stands.culprits import ClosedToCalls, Culprits
 from warcore.testkit.stands.walk import cells_of, declared, stands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from warcore.batch import ForwardBatch
-    from warcore.device import Observer
     from warcore.testkit.access import Access
-    from warcore.testkit.detectors.endingfence import End
-    from warcore.testkit.detectors.fault import Fault
-    from warcore.testkit.detectors.window import Window
     from warcore.testkit.stands.cell import Cell
     from warcore.testkit.stands.stand import Stand
     from warcore.testkit.subject import Subject
@@ -53,20 +47,20 @@ def late_accesses(subject: Subject) -> Iterator[Failure]:
     """
     shown: list[Failure] = []
     # A replay's touches have the lines of its capture then.
-    with page_guard() as guard, noting_origins():
+    with page_guard() as guard, Culprits(guard, subject.cls) as culprits, noting_origins():
         for stand in stands(subject, guard=guard):
-            window = guard.window("forward")
             for cell in cells_of(subject, stand):
-                yield from _late_in(stand, cell, window, shown)
-        window = guard.window("forward")
+                yield from _late_in(stand, cell, culprits, shown)
 
         def look(stand: Stand, cell: Cell) -> Iterator[Failure]:
-            return _late_in(stand, cell, window, shown)
+            return _late_in(stand, cell, culprits, shown)
 
         yield from in_claims(subject, look, guard)
 
 
-def _late_in(stand: Stand, cell: Cell, window: Window, shown: list[Failure]) -> Iterator[Failure]:
+def _late_in(
+    stand: Stand, cell: Cell, culprits: Culprits, shown: list[Failure]
+) -> Iterator[Failure]:
     """The late accesses of both steps of a cell, each line once.
 
     shown: gets the first one that showed in an output; later ones need not.
@@ -74,7 +68,7 @@ def _late_in(stand: Stand, cell: Cell, window: Window, shown: list[Failure]) -> 
     lines: set[str] = set()
     for batch in stand.steps(cell) if tells_an_end(stand, cell) else ():
         claim = partial(declared, stand, cell)
-        for late in late_access(stand, batch, window, claim, str(cell), shows=not shown):
+        for late in late_access(stand, batch, culprits, claim, str(cell), shows=not shown):
             if "poison" in late.seen_by:
                 shown.append(late)
             if late.where not in lines:
@@ -93,7 +87,7 @@ def tells_an_end(stand: Stand, cell: Cell) -> bool:
 def late_access(
     stand: Stand,
     batch: ForwardBatch,
-    window: Window,
+    culprits: Culprits,
     claim: Callable[[], str],
     cell: str,
     *,
@@ -105,18 +99,21 @@ def late_access(
     operation and line, and, with `shows`, with other tables from that end on, which may show in
     the output. claim: what the end of the step was said to be, once it was run; empty: nothing.
     """
-    # What a backend does in its first step alone has to be named in that one.
-    accesses = _named(stand, batch, window) if not stand.launches else []
-    faults = [] if accesses else _closed(stand, batch, window)
+    try:
+        found = culprits.of(stand, batch)
+    except ClosedToCalls as error:
+        said = claim()
+        return [Failure(said, str(error), error.where, ("guard",), cell)] if said else []
     said = claim()
-    if not said or not (accesses or faults):
+    if not said or not found:
         return []
     lines: dict[str, Failure] = {}
-    for access in accesses or _named(stand, batch, window) or [unnamed(faults[0])]:
+    for culprit in found:
+        access = culprit.access
         where = str(access.place or "")
-        code = faults[0].code if faults and not lines else ""
-        what = told(stand, access, "read later", "written later", code)
-        lines.setdefault(where, Failure(said, what, where, _ordered(access), cell))
+        what = told(stand, access, "read later", "written later", culprit.code) + culprit.more
+        seen_by = tuple(each for each in ("guard", "attribution") if each in access.seen_by)
+        lines.setdefault(where, Failure(said, what, where, seen_by, cell))
     first, *others = lines.values()
     with suppress(Unproven):
         pattern = changed_by(stand, batch) if shows else None
@@ -124,56 +121,6 @@ def late_access(
             what = f"{first.observed}; the output changes with {pattern}"
             first = attrs.evolve(first, observed=what, seen_by=(*first.seen_by, "poison"))
     return [first, *others]
-
-
-def _ordered(access: Access) -> tuple[str, ...]:
-    """Its detectors: who gives the verdict first."""
-    return tuple(each for each in ("guard", "attribution") if each in access.seen_by)
-
-
-def _closed(stand: Stand, batch: ForwardBatch, window: Window) -> list[Fault]:
-    """Run a step with the readers' view closed from the declared end on."""
-    try:
-        stand.run(batch, window.close)
-    finally:
-        faults = window.open()
-    return faults
-
-
-def _named(stand: Stand, batch: ForwardBatch, window: Window) -> list[Access]:
-    """The touches after the declared end, in order, by operation and line.
-
-    The readers' view is closed again behind each call, so that the guard has seen every one: a call
-    that could have touched the tables and did not is not among them.
-    """
-    guard = window.guard
-    extents = {
-        name: Extent(str(guard.name_of(table)), [(0, table.nbytes)])
-        for name, table in stand.tables.named.items()
-    }
-    naming = Naming(extents, threading.current_thread().name)
-
-    def since() -> list[tuple[Fault, str]]:
-        found = guard.look()
-        if found:
-            window.rearm()
-        return [(fault, fault.phase) for fault in found]
-
-    def tell(access: Access) -> None:
-        if window.closed:
-            naming.told(access, since())
-
-    try:
-        watched(stand, batch, Attribution(stand.tables.named, tell), window.close)
-        return naming.finish(since())
-    finally:
-        window.open()
-
-
-def watched(stand: Stand, batch: ForwardBatch, watcher: Observer, end: End | None = None) -> None:
-    """Run a step that `watcher` hears of too; `end` is called at the declared end."""
-    with stand.watched_by(watcher):
-        stand.run(batch, end)
 
 
 def told(stand: Stand, access: Access, read: str, written: str, code: str = "") -> str:
@@ -185,19 +132,12 @@ def told(stand: Stand, access: Access, read: str, written: str, code: str = "") 
     done = written if access.kind == "write" else read
     by = ": ".join(dict.fromkeys(filter(None, (code, access.operation)))) or "native code"
     phase = f" in phase {access.phase}" if access.phase else ""
-    if access.place is None:
+    if "attribution" not in access.seen_by:
         # The guard alone has seen it: it knows where a page was touched, not how far that went.
         place = element(table, access.start)
         return f"{access.buffer} was {done}, near {place}, by {by}{phase}"
     which = region(access.buffer, table, access.start, access.stop)
     return f"{which} was {done} by {by}{phase}"
-
-
-def unnamed(fault: Fault) -> Access:
-    """A touch that only the guard has seen."""
-    access = fault.access()
-    name = fault.buffer.partition("#")[0]
-    return attrs.evolve(access, buffer=name, operation=fault.code)
 
 
 def changed_by(stand: Stand, batch: ForwardBatch) -> str | None:

@@ -45,6 +45,7 @@ class Tables:
         """[rows + 1, context] i64: the slot of each position, as the table has it."""
         self.map = scattered_map(shape.page_size, rows, width) if mapped else None
         """[slots] i64: where layers with a window keep what others keep in a slot; None: there."""
+        self._at = {name: table.data_ptr() for name, table in self.named.items()}
         self.around: AroundMarker | None = None
         """What lies around the markers of captures, see `surround`."""
 
@@ -63,6 +64,11 @@ class Tables:
         """The readers' views of all that is shared, by name."""
         found, swa = {"req_to_token": self.table}, self.given.full_to_swa
         return found if swa is None else found | {"full_to_swa": swa}
+
+    @property
+    def moved(self) -> list[str]:
+        """What is no longer where it was when it was made: its tensor was given other memory."""
+        return [name for name, table in self.named.items() if table.data_ptr() != self._at[name]]
 
     def surround(self, forward: Stream) -> None:
         """From here on captures overwrite the table at their markers, as `AroundMarker` says."""
