@@ -32,12 +32,12 @@ import attrs
 
 from warcore.records import LoadError, PluginRecord, load
 from warcore.testkit.environment import kernels_are_interpreted
-from warcore.testkit.outcome import Failure, Outcome
 from warcore.testkit.packages.interpreter import keep_environment
 from warcore.testkit.packages.sources import homes_of
-from warcore.testkit.runs.aftermath import LOOKS, UNWRITTEN, entry_point_of, homes_around
+from warcore.testkit.runs.aftermath import LOOKS, UNWRITTEN, homes_around
 from warcore.testkit.runs.orphans import adopt, end_orphans
-from warcore.testkit.runs.verdict import Verdict, judge, raised_at
+from warcore.testkit.runs.unloadable import unloadable
+from warcore.testkit.runs.verdict import judge
 from warcore.testkit.subject import Subject
 
 GRACE_S = 1.0
@@ -224,7 +224,7 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
     except LoadError as error:
         if task["same_file"] is not None:
             return {"here": error.cause}
-        return {"loaded": False, "verdict": _unloadable(record, error).plain()}
+        return {"loaded": False, "verdict": unloadable(record, error).plain()}
     except (ImportError, AttributeError) as error:
         return {"here": f"the check cannot be imported: {error}"}
     homes = homes_around(record.file) if cls is None else homes_of(cls)
@@ -234,37 +234,6 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
     facts = {key: task[key] for key in ("device", "cells", "thorough", "reference", "dry")}
     verdict = judge(function, task["rule"], Subject(record, cls, options=options, **facts))
     return {"loaded": True, "verdict": verdict.plain()}
-
-
-def _unloadable(record: PluginRecord, error: LoadError) -> Verdict:
-    place = raised_at(error.__cause__, homes_around(record.file))
-    failure = Failure(
-        entry_point_of(attrs.asdict(record)),
-        error.cause,
-        "" if place is None else str(place),
-        mishap="cannot be loaded",
-        mend=_mend(record, error.__cause__),
-    )
-    return Verdict(Outcome.FAILED, failure=failure)
-
-
-def _mend(record: PluginRecord, raised: BaseException | None) -> str:
-    """How to mend a plugin that cannot be loaded. raised: by its import; None: that went well."""
-    module = record.entry_point.partition(":")[0]
-    point = f'`{record.name} = "{record.entry_point}"` in pyproject.toml'
-    if raised is None:
-        return f"Define the class in {module}, or correct the entry point {point}."
-    missing = raised.name if isinstance(raised, ModuleNotFoundError) else None
-    top = module.partition(".")[0]
-    own = f"{module}.".startswith(f"{missing}.")
-    if missing is None or (f"{missing}.".startswith(f"{top}.") and not own):
-        return f"Import it alone, by `python -c 'import {module}'`, and mend what that raises."
-    if own:
-        return f"See that its package holds {missing}, or correct the entry point {point}."
-    return (
-        f"`pip install {missing}`, or what else holds this module, and add that to `dependencies`; "
-        "import what may be missing in the function that needs it."
-    )
 
 
 def _same(cls: type, file: str) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import time
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -12,18 +9,19 @@ import attrs
 from warcore.errors import ConfigError
 from warcore.testkit.environment import time_limit
 from warcore.testkit.outcome import Failure, Outcome
-from warcore.testkit.runs.aftermath import Ended, NotHere
+from warcore.testkit.runs.aftermath import NotHere
 from warcore.testkit.runs.check import LOADS, loads_check
+from warcore.testkit.runs.inprocess import run_here
 from warcore.testkit.runs.isolation import Isolation
 from warcore.testkit.runs.results import Result, Results
 from warcore.testkit.runs.selection import Selection, contract_of, is_newer, wrong_entries
-from warcore.testkit.runs.verdict import judge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from typing_extensions import Self
 
+    from warcore.testkit.runs.aftermath import Ended
     from warcore.testkit.runs.check import Check
     from warcore.testkit.subject import Subject
 
@@ -126,7 +124,9 @@ class Run:
     def platform(self) -> Mapping[str, Any]:
         """Where the checks run: versions, and by each detector's name why it cannot work here."""
         if self._here:
-            return _platform()
+            from warcore.testkit.runs.nursery import describe_platform
+
+            return describe_platform()
         return self._nursery().platform
 
     def result(self, check: Check, selection: Selection) -> Result:
@@ -231,7 +231,7 @@ class Run:
             except NotHere as reason:
                 self.close()
                 self._here = str(reason)
-        return _here(check, subject)
+        return run_here(check, subject)
 
     def _nursery(self) -> Isolation:
         if self._isolation is None:
@@ -265,33 +265,3 @@ def _expected(result: Result, reason: str) -> Result:
         f"that it fails {result.check}: {reason}", f"{what}; strike it out of known_failures"
     )
     return attrs.evolve(result, outcome=Outcome.FAILED, failure=failure, stale=True)
-
-
-def _here(check: Check, subject: Subject) -> Ended:
-    """Run a check in this process. Ctrl-C and a crash are everybody's; a hang lasts."""
-    printed = io.StringIO()
-    start = time.perf_counter()
-    with _unchanged(), redirect_stdout(printed), redirect_stderr(printed):
-        verdict = judge(check.run, check.rule, subject, passing=KeyboardInterrupt)
-    return Ended(verdict, True, printed.getvalue()[-4000:], time.perf_counter() - start)
-
-
-@contextmanager
-def _unchanged() -> Iterator[None]:
-    """Put back what a plugin may change of torch for the whole process."""
-    import torch
-
-    before = (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled())
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before[0])
-        torch.set_default_dtype(before[1])
-        torch.set_grad_enabled(before[2])
-
-
-def _platform() -> Mapping[str, Any]:
-    """As the nursery tells it."""
-    from warcore.testkit.runs.nursery import describe_platform
-
-    return describe_platform()
