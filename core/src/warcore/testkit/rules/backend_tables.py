@@ -73,7 +73,7 @@ def _stale(batch: ForwardBatch, error: float, cell: Cell) -> Failure:
 
 @check("backend", needs=("backend.votes",), after=("backend.captures",))
 def leaves_the_batch(subject: Subject) -> None:
-    """A step writes to no tensor of its batch.
+    """A step leaves every tensor of its batch as it was handed over.
 
     No public incident; the kit was refuted by it: `batch.seq_lens.sub_(1)` for a kernel that counts
     otherwise is right in the backend, and shifts what the core samples and publishes after it.
