@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 class GuardTouches(Observer):
     """Watches an inline host device, and tells `detector` of what `window` has seen while `closed`.
 
-    In whole pages. Of a page that was read and then written
-    between two reports of the device, the guard sees the first only: a window for writes alone sees
-    the second.
+    In whole pages. Of a page that was read and then written between two reports of the device, the
+    guard sees the first only: a window for writes alone sees the second.
     """
 
     def __init__(self, window: Window, names: Mapping[str, str], detector: RaceDetector) -> None:
