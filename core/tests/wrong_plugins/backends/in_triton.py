@@ -7,6 +7,8 @@ from unittest import mock
 
 from wrong_plugins.backends.right import Right
 
+BLOCK = 64
+
 
 class InTriton(Right):
     """Copies its rows before the replay, in Triton."""
@@ -23,4 +25,6 @@ class InTriton(Right):
             from wrong_plugins.backends.kernels import copy_rows
 
             slots, table = self.slots(batch), self.ctx.shared.req_to_token
-            copy_rows[(batch.padded_size,)](table, batch.rows, slots, table.shape[1], BLOCK=64)
+            width = table.shape[1]
+            grid = batch.padded_size, -(-width // BLOCK)
+            copy_rows[grid](table, batch.rows, slots, width, BLOCK=BLOCK)
