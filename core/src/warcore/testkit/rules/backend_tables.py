@@ -26,7 +26,7 @@ PREFIXES: Final = (9, 17, 1)
 """Tokens of each request before its step: a batch that a bucket pads."""
 
 
-@check("backend", needs=("backend.votes",), after=("backend.parity",))
+@check("backend", needs=("backend.votes",), after=("backend.replays",))
 def reads_anew(subject: Subject) -> None:
     """A step goes by the tables as they are when it is launched, not as an earlier step found them.
 
