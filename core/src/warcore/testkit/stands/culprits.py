@@ -78,10 +78,9 @@ class Culprits:
         The step is run once, and more often if somebody does. ClosedToCalls if a system call saw
         the view closed.
         """
-        # What a backend does in its first step alone has to be named in that one.
+        # What a backend does in its first step alone has to be named in that one. Whatever it does
+        # again is named better then: what it imports in its first step is not watched yet.
         first = [] if stand.launches else self._named(stand, batch)
-        if first and all(access.place is not None for access in first):
-            return list(map(Culprit, first))
         faults = self._late(stand, batch)
         if not faults:
             return [self._placed(Culprit(access), [], again=False) for access in first]
