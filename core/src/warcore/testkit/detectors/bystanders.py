@@ -6,22 +6,19 @@ are never handed such memory, in a process in which nobody has its address, cann
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from warcore.device.operations import CORE, OperationMode, frame_of_use, operation_name
 from warcore.testkit.detectors.ownthreads import threads_started
-from warcore.testkit.detectors.seeing import HANDS_OUT, READS
+from warcore.testkit.detectors.seeing import HANDS_OUT, READS, Methods
 from warcore.testkit.packages.sources import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from collections.abc import Set as AbstractSet
 
     from typing_extensions import Self
 
@@ -46,7 +43,7 @@ class Bystanders:
 
     def __enter__(self) -> Self:
         self._entered.enter_context(threads_started(self._on_thread))
-        self._entered.enter_context(_Methods(self, HANDS_OUT))
+        self._entered.enter_context(Methods(HANDS_OUT, self._method))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -54,8 +51,13 @@ class Bystanders:
 
     @contextmanager
     def _on_thread(self) -> Iterator[None]:
-        with _Methods(self, HANDS_OUT | READS), _Calls(self):
+        with Methods(HANDS_OUT | READS, self._method), _Calls(self):
             yield
+
+    def _method(self, name: str, tensor: torch.Tensor, caller: str) -> None:
+        # The core looks at addresses for its own purposes only.
+        if not caller.startswith(CORE):
+            self.note(f"Tensor.{name}", tensor)
 
     def note(self, operation: str, handed: Any) -> None:
         """Somebody calls it with these arguments."""
@@ -65,28 +67,6 @@ class Bystanders:
                 frame = frame_of_use()
                 place = place_of(frame.f_code.co_filename, frame.f_lineno)
                 self._seen[f"{operation} of {buffer} at {place}"] = None
-
-
-class _Methods(TorchFunctionMode):
-    """Sees who calls methods of these names, which are no ATen calls."""
-
-    def __init__(self, bystanders: Bystanders, names: AbstractSet[str]) -> None:
-        super().__init__()
-        self._bystanders, self._names = bystanders, names
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in self._names:
-            caller = sys._getframe(1).f_code.co_filename  # noqa: SLF001 - who calls the method
-            if not caller.startswith(CORE):
-                self._bystanders.note(f"Tensor.{name}", args)
-        return func(*args, **(kwargs or {}))
 
 
 class _Calls(OperationMode):

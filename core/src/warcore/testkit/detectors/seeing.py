@@ -16,6 +16,7 @@ from warcore.testkit.detectors.touches import interface, is_view, runs_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
 
     from warcore.testkit.access import Kind
     from warcore.testkit.detectors.ranges import Overlap, Watched
@@ -44,7 +45,7 @@ class Eyes:
         self._sightings = sightings
         self._work = work
         self._calls = _Calls(self)
-        self.methods = _Methods(self)
+        self.methods = Methods(READS | HANDS_OUT, self.method)
         self.addresses_taken = 0
         """How many methods gave an address of a watched buffer away."""
 
@@ -208,12 +209,18 @@ def _keep_compiler_out(code: Any) -> None:
 _keep_compiler_out(_Calls.__torch_dispatch__.__code__)
 
 
-class _Methods(TorchFunctionMode):
-    """Sees what hands a tensor's values or its address to Python."""
+class Methods(TorchFunctionMode):
+    """Sees what hands a tensor's values or its address to Python, and is no ATen call.
 
-    def __init__(self, eyes: Eyes) -> None:
+    told: called before a method of one of these names, with its name, the tensor, and the file that
+    calls it.
+    """
+
+    def __init__(
+        self, names: AbstractSet[str], told: Callable[[str, torch.Tensor, str], None]
+    ) -> None:
         super().__init__()
-        self._eyes = eyes
+        self._names, self._told = names, told
 
     def __torch_function__(
         self,
@@ -223,9 +230,9 @@ class _Methods(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         name = getattr(func, "__name__", "")
-        if (name in READS or name in HANDS_OUT) and isinstance(args[0], torch.Tensor):
+        if name in self._names and isinstance(args[0], torch.Tensor):
             caller = sys._getframe(1).f_code.co_filename  # noqa: SLF001 - who calls the method
-            self._eyes.method(name, args[0], caller)
+            self._told(name, args[0], caller)
         return func(*args, **(kwargs or {}))
 
 
