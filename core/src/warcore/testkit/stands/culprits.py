@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from warcore.batch import ForwardBatch
     from warcore.device import Observer
-    from warcore.testkit.access import Access
+    from warcore.testkit.access import Access, Place
     from warcore.testkit.detectors.endingfence import End
     from warcore.testkit.detectors.fault import Fault
     from warcore.testkit.detectors.guard import PageGuard
@@ -61,7 +61,7 @@ class Culprits:
         self._guard, self._cls = guard, cls
         self._window = guard.window("forward")
         self._stepping = Stepping(guard, homes_of(cls))
-        self._started: dict[str, Any] = {}
+        self._started: dict[str, Place] = {}
         self._entered = ExitStack()
 
     def __enter__(self) -> Self:
