@@ -33,8 +33,7 @@ def said(*results, device="host"):
 
 
 CLEAN = (result("no_late_access", Outcome.PASSED), result("overwritten", Outcome.PASSED))
-COARSE = "EXTEND: UNKNOWN \u2014 nothing is claimed: a step is coarse unless its snapshot says "
-COARSE += "otherwise"
+COARSE = "EXTEND: UNKNOWN \u2014 nothing is claimed: each step is coarse"
 
 
 def test_a_clean_guard_and_a_silent_poison_prove_the_paths_that_were_walked():
@@ -98,6 +97,38 @@ def test_on_a_later_end_of_a_prefill_nothing_rests_so_it_is_neither_proved_nor_r
     passed = [Result(each.check, each.outcome, ends=ends) for each in CLEAN]
     (line,) = said(*passed)
     assert line.startswith(f"EXTEND: {end} \u2014 nothing rests on it: a prefill is fine only with")
+
+
+SNAPSHOT = Failure("PRE_REPLAY, says it", "late", "x.py:3: y", ("guard",), "extend-none-0+6-s")
+
+
+@pytest.mark.parametrize("end", ["UNKNOWN", "IN_REPLAY"])
+@pytest.mark.parametrize(
+    ("outcome", "failure", "verdict"),
+    [
+        (Outcome.PASSED, None, "proved on these paths (what its snapshot says of each batch)"),
+        (
+            Outcome.FAILED,
+            SNAPSHOT,
+            "refuted (what its snapshot says: seen by guard, in extend-none-0+6-s)",
+        ),
+        (
+            Outcome.UNPROVEN,
+            None,
+            "unproven (what its snapshot says: backend.snapshot_is_true: could not run)",
+        ),
+    ],
+)
+def test_where_the_snapshot_alone_tells_an_end_the_verdict_is_on_what_it_tells(
+    end, outcome, failure, verdict
+):
+    told = result("snapshot_is_true", outcome, failure, {"none": {"extend": end}})
+    assert said(told) == [f"EXTEND: {end} \u2014 {verdict}"]
+
+
+def test_a_snapshot_that_tells_nothing_claims_nothing():
+    told = result("snapshot_is_true", Outcome.NOT_APPLICABLE, ends={"none": {"extend": "UNKNOWN"}})
+    assert said(told) == [COARSE]
 
 
 def test_a_check_in_which_the_plugin_raised_refutes_nothing():

@@ -43,8 +43,8 @@ POSITIONS = ((40,), (1, 3), (3, 4, 5), (40, 1, 3, 4, 5))
 
 @check(
     "backend",
-    needs=("backend.votes", "backend.no_late_access"),
-    after=("backend.overwritten",),
+    needs=("backend.votes",),
+    after=("backend.no_late_access", "backend.overwritten"),
     devices=("host",),
 )
 def races(subject: Subject) -> None:
@@ -67,8 +67,8 @@ def races(subject: Subject) -> None:
 
 @check(
     "backend",
-    needs=("backend.votes", "backend.no_late_access"),
-    after=("backend.races", "backend.padding", "backend.rows"),
+    needs=("backend.votes",),
+    after=("backend.no_late_access", "backend.races", "backend.padding", "backend.rows"),
     devices=("host",),
 )
 def schedules(subject: Subject) -> None:

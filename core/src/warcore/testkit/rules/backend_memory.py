@@ -97,7 +97,13 @@ def _poison(stand: Stand, batch: ForwardBatch) -> None:
             memory[free] = float("nan")
 
 
-@check("backend", level="SHOULD", needs=("backend.no_late_access",), devices=("host",))
+@check(
+    "backend",
+    level="SHOULD",
+    needs=("backend.votes",),
+    after=("backend.no_late_access",),
+    devices=("host",),
+)
 def could_be_earlier(subject: Subject) -> None:
     """No earlier end would be true than the one that is declared.
 

@@ -157,7 +157,7 @@ def _broken(
     breaking.allowed, breaking.at_end = None, False
 
 
-@check("backend", needs=("backend.votes",), after=("backend.snapshot_may_fail",), devices=("host",))
+@check("backend", needs=("backend.votes",), after=("backend.snapshot_may_fail",))
 def snapshot_is_true(subject: Subject) -> None:
     """After the end that the snapshot hook tells for a batch, nothing of the tables is touched.
 
@@ -169,10 +169,19 @@ def snapshot_is_true(subject: Subject) -> None:
     _applies(subject)
     asked = Asked()
     cls = asked.watching(subject.cls)
-    if supported() is not None:
+    if subject.device == "host" and supported() is None:
+        claims = _refuse_late(subject, cls, asked)
+        _refuse_other_output(subject, prefill_stands(subject, cls), asked)
+    else:
         everywhere = chain(prefill_stands(subject, cls), claimed_stands(subject, cls))
-        _overwritten(subject, everywhere, asked)
-        return
+        claims = _refuse_other_output(subject, everywhere, asked)
+    if not claims and not subject.cells:
+        raise NotApplicable("it claims nothing for any batch: its static votes hold")
+
+
+def _refuse_late(subject: Subject, cls: Any, asked: Asked) -> int:
+    """How many steps had a claim; none of them touched the tables behind it."""
+    claims = 0
     found: list[Failure] = []
     with PageGuard() as guard, Culprits(guard, cls) as culprits:
         for stand in chain(
@@ -182,24 +191,29 @@ def snapshot_is_true(subject: Subject) -> None:
                 asked.told.clear()
                 if cell:
                     found += late_access(stand, batch, culprits, partial(_claim, asked), cell)
+                    claims += bool(_claim(asked))
                 else:
                     stand.run(batch)
     if found:
         raise Refuted(by_line(found))
-    _overwritten(subject, prefill_stands(subject, cls), asked)
+    return claims
 
 
-def _overwritten(subject: Subject, on: Iterable[Stand], asked: Asked) -> None:
+def _refuse_other_output(subject: Subject, on: Iterable[Stand], asked: Asked) -> int:
+    """How many steps had a claim; the output of none of them depends on what comes behind it."""
+    claims = 0
     for stand in on:
         for cell, batch in prefills(subject, stand):
             asked.told.clear()
             stand.run(batch)
             claim = _claim(asked)
+            claims += bool(cell and claim)
             shows = changed_by(stand, batch) if cell and claim else None
             if shows is not None:
                 what = f"the output changes when the table is overwritten after that with {shows}"
                 where = definition(subject.cls, HOOK)
                 raise Refuted(Failure(claim, what, where, ("poison",), cell))
+    return claims
 
 
 def _claim(asked: Asked) -> str:

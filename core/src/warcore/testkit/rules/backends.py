@@ -11,7 +11,7 @@ from warcore.testkit.packages.definitions import definition, line_of, said_line
 from warcore.testkit.runs.check import check
 from warcore.testkit.runs.lines import by_line
 from warcore.testkit.stands.claims import in_claims
-from warcore.testkit.stands.late import changed_by, late_accesses, tells_an_end
+from warcore.testkit.stands.late import NO_END, changed_by, late_accesses, tells_an_end
 from warcore.testkit.stands.owing import compare
 from warcore.testkit.stands.walk import cells_of, declared, stands
 
@@ -141,7 +141,7 @@ def overwritten(subject: Subject) -> None:
     if found:
         raise Refuted(by_line(found))
     if not told and not subject.cells:
-        raise NotApplicable("it declares no end in any mode: every step is coarse")
+        raise NotApplicable(NO_END)
 
 
 def changed_in_claims(subject: Subject) -> Iterator[Failure]:

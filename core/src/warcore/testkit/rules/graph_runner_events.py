@@ -11,6 +11,7 @@ import torch
 from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.errors import WarcoreError
 from warcore.fence import FenceReason
+from warcore.testkit.detectors.used import note
 from warcore.testkit.engines.answers import refuse_other_answers
 from warcore.testkit.engines.engineraces import races_of, refuse_race
 from warcore.testkit.engines.workload import Workload, with_options
@@ -100,6 +101,7 @@ def marker(subject: Subject) -> None:
 
 
 def _not_early(stand: Stand, batch: ForwardBatch, quiet: torch.Tensor, cell: str) -> None:
+    note("event position")
     ends: list[int] = []
 
     def end() -> None:

@@ -66,17 +66,27 @@ def later_prefill_reader(subject: Subject) -> None:
 
 
 def _refuse_late(subject: Subject, which: Which, declared: str) -> None:
+    settled = 0
     for way in filter(subject.wants, usual_and_many(subject)):
         load = partial(workload, subject, way)
         late, served = look(load, which, subject.cls)
+        settled += late.settled
         failure = told(load, which, late)
         if failure is not None:
             raise Refuted(attrs.evolve(failure, declared=declared, cell=str(way)))
         if not late.settled and served.error is not None:
             raise Unproven(f"{way}: no step came as far as its event: {served.error}")
+    if not settled and not subject.cells:
+        raise NotApplicable("no such step has an event of its own: all are coarse")
 
 
-@check("spec_algo", level="SHOULD", needs=("spec_algo.last_reader",), devices=("host",))
+@check(
+    "spec_algo",
+    level="SHOULD",
+    needs=("spec_algo.why_not",),
+    after=("spec_algo.last_reader",),
+    devices=("host",),
+)
 def could_be_earlier(subject: Subject) -> None:
     """No event comes later than it must: the runner that is named executes in its last phase, and
     a draft that reads nothing after prefills says so.

@@ -24,11 +24,12 @@ GUARD: Final = "backend.no_late_access"
 POISON: Final = "backend.overwritten"
 ADDRESSES: Final = "backend.no_late_address"
 EARLIER: Final = "backend.could_be_earlier"
-REFUTING: Final = (
-    *(GUARD, POISON, ADDRESSES),
-    *("backend.composite", "backend.snapshot_is_true"),
-)
+SNAPSHOT: Final = "backend.snapshot_is_true"
+REFUTING: Final = (GUARD, POISON, ADDRESSES, "backend.composite", SNAPSHOT)
 """The checks whose failure says that an end is declared too early."""
+NOTHING_RESTS: Final = (
+    "nothing rests on it: a prefill is fine only with PRE_REPLAY, declared or from its snapshot"
+)
 _EAGER = "eager"
 _FAILED = {Outcome.FAILED, Outcome.EXPECTED_FAILURE}
 
@@ -84,16 +85,15 @@ def declarations(results: Results) -> tuple[Declaration, ...]:
 def _verdict(
     mode: str, ends: str, graphs: list[str], by_check: dict[str, Result]
 ) -> tuple[str | None, str]:
+    extends = mode == ForwardMode.EXTEND.value
     if ends == "UNKNOWN":
-        return None, "nothing is claimed: a step is coarse unless its snapshot says otherwise"
+        told = by_check.get(SNAPSHOT) if extends else None
+        return _of_snapshots(told, graphs) or (None, "nothing is claimed: each step is coarse")
     earlier = by_check.get(EARLIER)
     lost = None if earlier is None else _could_be_earlier(earlier, f"{ends} for {mode} steps")
-    if mode == ForwardMode.EXTEND.value and ends != "PRE_REPLAY" and lost is None:
+    if extends and ends != "PRE_REPLAY" and lost is None:
         # Such a prefill is coarse, so no check has looked behind the end that it declares.
-        return None, (
-            "nothing rests on it: a prefill is fine only with PRE_REPLAY, declared or from its "
-            "snapshot"
-        )
+        return _of_snapshots(by_check.get(SNAPSHOT), graphs) or (None, NOTHING_RESTS)
     failed = [r for name in REFUTING if (r := by_check.get(name)) and r.outcome in _FAILED]
     for result in failed:
         seen = _seen(result, mode, graphs)
@@ -106,6 +106,21 @@ def _verdict(
         proved = (PROVED, "guard clean, poison silent")
         return proved if lost is None else (COULD_BE_EARLIER, f"it is true; {lost}")
     return UNPROVEN, _because(guard, poison, *failed)
+
+
+def _of_snapshots(told: Result | None, graphs: list[str]) -> tuple[str, str] | None:
+    """The verdict on what a snapshot says of each prefill; None: it says nothing, or was not asked.
+
+    told: what came of asking.
+    """
+    if told is None or told.outcome is Outcome.NOT_APPLICABLE:
+        return None
+    if _passed(told):
+        return PROVED, "what its snapshot says of each batch"
+    seen = _seen(told, ForwardMode.EXTEND.value, graphs) if told.outcome in _FAILED else None
+    if seen is not None:
+        return REFUTED, f"what its snapshot says: {seen}"
+    return UNPROVEN, f"what its snapshot says: {_because(told)}"
 
 
 def _could_be_earlier(result: Result, claim: str) -> str | None:

@@ -40,7 +40,6 @@ class Gate:
         self._state = device.host_buffer(3, torch.int32).zero_()
         self._seconds = seconds
         self._awaited = 0
-        note("event position")
         self.open()
 
     def put(self) -> None:
@@ -93,6 +92,7 @@ def position_of_marker(stand: Stand, batch: ForwardBatch) -> Position:
     around = stand.tables.around
     if around is None:
         raise Unproven("markers are held on CUDA only")
+    note("event position")
     return Position(
         early=_done(stand, batch, around.before),
         late=not _done(stand, batch, around.after),

@@ -57,12 +57,12 @@ class Gates(Observer):
         self.foreign: list[Record] = []
         """What was recorded in the last step, not by the core, and for no stream of its own."""
         self.gated = _gated(cls, self)
-        note("event position")
         self._recorded: list[Record] = []
         self._waited: list[tuple[Stream | None, Ticket]] = []
 
     def watch(self, stand: Stand, batch: ForwardBatch) -> None:
         """Run a step of `stand`, whose backend is `gated`. Raises what the backend raises."""
+        note("event position")
         self.passed, self.done_before, self._recorded, self._waited = [], None, [], []
         with stand.watched_by(self):
             stand.run(batch, self._done)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import torch
@@ -13,7 +13,7 @@ from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.device.operations import noting_origins
 from warcore.testkit.detectors.elements import element, region, same
 from warcore.testkit.detectors.guard import PageGuard, supported
-from warcore.testkit.outcome import Failure, Unproven
+from warcore.testkit.outcome import Failure, NotApplicable, Unproven
 from warcore.testkit.stands.claims import in_claims
 from warcore.testkit.stands.culprits import ClosedToCalls, Culprits
 from warcore.testkit.stands.walk import cells_of, declared, stands
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from warcore.testkit.subject import Subject
 
 
-BASELINES = 3
+NO_END: Final = "it declares no end in any mode: every step is coarse"
+"""Why nothing can come too late."""
+BASELINES: Final = 3
 """How often a step is run before what changes its output is told from what it does by itself."""
 
 
@@ -44,18 +46,25 @@ def late_accesses(subject: Subject) -> Iterator[Failure]:
     """A failure for each cell in which something is touched too late, and each line that does.
 
     First the grid, then a few eager steps of every other shape that the backend says it serves.
+    NotApplicable if no step has an end.
     """
     shown: list[Failure] = []
+    told = False
     # A replay's touches have the lines of its capture then.
     with page_guard() as guard, Culprits(guard, subject.cls) as culprits, noting_origins():
         for stand in stands(subject, guard=guard):
             for cell in cells_of(subject, stand):
+                told |= tells_an_end(stand, cell)
                 yield from _late_in(stand, cell, culprits, shown)
 
         def look(stand: Stand, cell: Cell) -> Iterator[Failure]:
+            nonlocal told
+            told |= tells_an_end(stand, cell)
             return _late_in(stand, cell, culprits, shown)
 
         yield from in_claims(subject, look, guard)
+    if not told and not subject.cells:
+        raise NotApplicable(NO_END)
 
 
 def _late_in(

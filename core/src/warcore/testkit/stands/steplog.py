@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from warcore.device import Observer
+from warcore.testkit.detectors.used import note
 from warcore.testkit.detectors.wrapping import Wrapping
 from warcore.testkit.stands.runnerstand import captures_of
 
@@ -28,6 +29,7 @@ class StepLog(Observer):
 
     def watch(self, stand: Stand, batch: ForwardBatch) -> None:
         """Run a step of `stand`; it has no "replay" if it runs eagerly."""
+        note("event position")
         captures, runner = captures_of(stand, batch.mode), stand.runner_of(batch.mode)
         bucket = captures.bucket_for(batch)
         with Wrapping() as wrapping, stand.watched_by(self):
