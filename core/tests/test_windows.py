@@ -13,7 +13,7 @@ import pytest
 from toys import ToyTokenizer
 
 from warcore import SamplingParams
-from warcore.launch import Found
+from warcore.found import Found
 from warcore.limits import Limits
 from warcore.pools import pages_for
 from warcore.request import FinishReason, Request

@@ -154,10 +154,6 @@ def _capture(
     capture([runner for _, runner, _ in served], wired.forward, progress)
 
 
-def _sums(facts: list[dict[str, int]]) -> dict[str, int]:
-    return {name: sum(each[name] for each in facts) for name in facts[0]}
-
-
 def describe(config: EngineConfig, wired: Wired) -> dict[str, Any]:
     """What an engine is made of, and how large it is."""
     device, choices, limits = wired.device, wired.choices, wired.limits

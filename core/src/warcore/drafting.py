@@ -13,6 +13,7 @@ import attrs
 from warcore.acceptance import accept, ancestry
 from warcore.contract import ForwardMode
 from warcore.errors import PluginError
+from warcore.found import pack
 from warcore.spec import Accepted, Draft
 
 if TYPE_CHECKING:
@@ -72,8 +73,7 @@ class Drafting:
     def step(
         self, batch: ForwardBatch, ends: torch.Tensor, sampling: SamplingBatch, relay: Relay
     ) -> torch.Tensor:
-        """Draft, verify, accept, relay, extend. [B, K + 3] i64: (tokens that follow, drafted ones
-        among which they were sought, then the tokens themselves) of each request.
+        """Draft, verify, accept, relay, extend; what was found out, packed.
 
         batch: the DECODE batch of each request's newest token, with `ahead` over K + 1 positions.
         ends: [B] i64, from where on nothing is accepted.
@@ -110,7 +110,7 @@ class Drafting:
         self._device.phase("draft_extend")
         extend, accepted = self._draft_extend_batch(batch, verify, stand, output)
         self._algorithm.draft_extend(extend, accepted)
-        return torch.cat((stand.lengths[:, None], allowed.sum(1, keepdim=True), stand.tokens), 1)
+        return pack(stand.lengths, allowed.sum(1), stand.tokens)
 
     def _checked(self, draft: object, size: int) -> Draft:
         """PluginError for what is no draft of this batch, before it reaches a kernel."""

@@ -63,7 +63,8 @@ def build_drafting(
     scope = read_scope(wired.choices.backend.name, wired.backend, algorithm, name)
     engine_scope = read_engine_scope(algorithm, stagers, name)
     for runner in (target, *drafts):
-        runner.join(engine_scope, scope if runner is target else None)
+        # Whoever's phase comes last, the algorithm's own reads may come later.
+        runner.join(engine_scope, scope.readers[1:])
     drafting = Drafting(
         wired.device,
         name,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from warcore.errors import RequestError, WarcoreError
-from warcore.output import RequestOutput, output_of, refusal
+from warcore.outbox import Outbox
+from warcore.output import output_of, refusal
 from warcore.prompts import one_each, request_of, several
 from warcore.request import FinishReason
 from warcore.samplingparams import SamplingParams
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from warcore.assembly import Assembly
     from warcore.config import EngineConfig
     from warcore.device import Device
+    from warcore.output import RequestOutput
     from warcore.request import Request
     from warcore.tracing import Recorder
 
@@ -54,7 +56,7 @@ class Engine:
         self.config = config
         self._assembly: Assembly = assemble(config, progress=progress, device=device)
         self._requests: dict[int, Request] = {}
-        self._undelivered: list[RequestOutput] = []
+        self._outbox = Outbox()
         self._next_id = 0
         self._seconds = 0.0
         self._closed = False
@@ -118,22 +120,24 @@ class Engine:
                 try:
                     number = self.add_request(prompt, one, system=system, raw=raw, stream=streams)
                     index_of[number] = place
+                    self._outbox.keep(number)
                 except RequestError as error:  # noqa: PERF203  one bad prompt stops no other
                     yield refusal(place, prompt, error)
             while index_of:
-                outputs = self.step()
-                # Somebody else's outputs wait for their next call of `step`.
-                self._undelivered += [o for o in outputs if o.index not in index_of]
+                # Somebody else's step may have brought some already.
+                outputs = self._outbox.take(index_of)
+                if not outputs:
+                    self._advance()
                 for output in outputs:
-                    if output.index in index_of:
-                        place = index_of[output.index]
-                        if output.finished:
-                            del index_of[output.index]
-                        yield attrs.evolve(output, index=place)
+                    place = index_of[output.index]
+                    if output.finished:
+                        del index_of[output.index]
+                    yield attrs.evolve(output, index=place)
         finally:
             for number in index_of:
                 self.abort(number)
                 self._requests.pop(number, None)
+            self._outbox.drop(index_of)
 
     # ---- step by step ----------------------------------------------------------------------------
 
@@ -178,19 +182,22 @@ class Engine:
     def step(self) -> list[RequestOutput]:
         """One iteration of the loop; what finished, and what grew of the streaming requests.
 
-        Its `index` is the request's number.
+        Its `index` is the request's number. Outputs of a `generate` or `stream` that goes on are
+        kept for it.
 
-        Raises what a schedule-stream write raised, which ends the engine.
+        Whatever is raised here ends the engine: what a schedule-stream write raised, an allocation
+        on the host that failed, KeyboardInterrupt. A step that fails on the device ends the
+        requests of its launch, and raises nothing.
         """
-        with self._alone():
-            return self._step()
+        self._advance()
+        return self._outbox.take(self._outbox.free)
 
     @property
     def has_work(self) -> bool:
         """Whether `step` still has something to do or to report."""
         scheduler = self._assembly.scheduler
         wanted = any(request.id in self._requests for request in scheduler.news)
-        return scheduler.has_work or wanted or bool(self._undelivered)
+        return scheduler.has_work or wanted or bool(self._outbox.free)
 
     def stats(self) -> dict[str, Any]:
         """Counts since the start, and where every fence fell: {mode, reason, count}.
@@ -233,7 +240,12 @@ class Engine:
         finally:
             self._in_use.release()
 
-    def _step(self) -> list[RequestOutput]:
+    def _advance(self) -> None:
+        """One iteration; what came of it lies in the outbox then."""
+        with self._alone():
+            self._step()
+
+    def _step(self) -> None:
         import torch
 
         scheduler = self._assembly.scheduler
@@ -251,9 +263,8 @@ class Engine:
             self._seconds += time.perf_counter() - started
         news, scheduler.news = scheduler.news, []
         wanted = dict.fromkeys(request for request in news if request.id in self._requests)
-        outputs = [self._output(request) for request in wanted]
-        late, self._undelivered = self._undelivered, []
-        return late + [output for output in outputs if output.finished or output.delta]
+        outputs = (self._output(request) for request in wanted)
+        self._outbox.put(output for output in outputs if output.finished or output.delta)
 
     def _output(self, request: Request) -> RequestOutput:
         if request.finished:

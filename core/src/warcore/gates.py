@@ -13,10 +13,10 @@ from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.fence import FenceReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from warcore.batch import ForwardBatch
-    from warcore.scope import EngineScope, Scope
+    from warcore.scope import EngineScope, Reader, Scope
 
 log = logging.getLogger("warcore.fence")
 
@@ -66,18 +66,18 @@ def prefill_gates(
         batch.mode,
         engine,
         enabled=enabled,
-        reads=lambda: reads_have_ended(batch, num_qo_tokens, scope),
+        reads=lambda: reads_have_ended(batch, num_qo_tokens, scope.readers),
         staging=lambda: _everything_is_staged(batch, engine),
     )
 
 
-def reads_have_ended(batch: ForwardBatch, num_qo_tokens: int, scope: Scope) -> Verdict:
-    """Gate 3: the latest, over the readers, of each one's snapshot result or else static vote.
+def reads_have_ended(batch: ForwardBatch, num_qo_tokens: int, readers: Iterable[Reader]) -> Verdict:
+    """Gate 3: the latest, over `readers`, of each one's snapshot result or else static vote.
 
     Of a prefill batch, on the forward stream, after its out-graph metadata.
     """
     ends, latest = SharedReadEnds.PRE_REPLAY, ""
-    for reader in scope.readers:
+    for reader in readers:
         end = reader.votes.get(batch.mode)
         if reader.snapshot is not None:
             try:

@@ -1,8 +1,8 @@
-"""One launch: what the scheduler decided for a step, and what came of it."""
+"""One launch: what the scheduler decided for a step, and all that it holds until it is over."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -34,44 +34,6 @@ class Entry:
     """So many tokens more than one it may bring, at most."""
     end: int = 0
     """No drafted token is accepted at or behind this position; 0 where nothing is drafted."""
-
-
-@attrs.frozen
-class Found:
-    """What a step found out for one entry."""
-
-    tokens: list[int]
-    """What follows, at least one."""
-    drafted: int | None = None
-    """Of how many drafted tokens all but the last of them were taken; None: nothing was verified,
-    as in a step with prefills."""
-
-
-@attrs.define
-class Drafts:
-    """What became of drafted tokens."""
-
-    steps: int = 0
-    """Verifies, over all requests."""
-    drafted: int = 0
-    accepted: int = 0
-
-    def count(self, request: Request, found: Found) -> None:
-        """What a step found out for one request, if that was by a verify."""
-        if found.drafted is None:
-            return
-        stood = len(found.tokens) - 1
-        self.steps += 1
-        self.drafted += found.drafted
-        self.accepted += stood
-        request.drafted += found.drafted
-        request.accepted += stood
-        request.verifies += 1
-
-    def facts(self) -> dict[str, Any]:
-        """{drafted, accepted, accept_length}: the last is tokens per request and verify."""
-        length = 1 + self.accepted / self.steps if self.steps else 0.0
-        return {"drafted": self.drafted, "accepted": self.accepted, "accept_length": length}
 
 
 @attrs.frozen(eq=False)
@@ -116,8 +78,8 @@ class Launch:
     """None in the normal loop, which has no fence."""
     pending: Pending | None = None
     result: torch.Tensor | None = None
-    """Host memory, valid once `copied` is reached: [B] i64, the sampled tokens; of a step with
-    drafts [B, K + 3] i64, as `Drafting.step` gives it."""
+    """Host memory for what is found out, in the form that found.py has; valid once `copied` is
+    reached."""
     copied: Ticket | None = None
     keep: object = None
     """The step's batch and outputs, kept alive until it is collected."""

@@ -10,7 +10,8 @@ import attrs
 
 from warcore.contract import ForwardMode
 from warcore.fence import FenceCounters, ReadFence
-from warcore.launch import Found, Launch, StepInputs
+from warcore.found import read, room
+from warcore.launch import Launch, StepInputs
 from warcore.sampling import SamplingBatch
 from warcore.staging import Block, StagingRing
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from warcore.device import Device, Pending, Stream
+    from warcore.found import Found
     from warcore.launch import Entry
     from warcore.limits import Limits
     from warcore.shared import SharedBuffers
@@ -30,9 +32,10 @@ SAMPLING_COLUMNS = 5
 
 
 class Launcher:
-    """Owns the order of the two streams: writes, launch, barrier. Host side; nothing here blocks.
+    """Owns the order of the two streams: writes, launch, barrier. Host side.
 
-    `collect` is the exception: it waits for a launch's results.
+    Only `collect` waits, for a launch's results; and a launch where all host memory for inputs is
+    still being copied from, which `staging_stalls` counts.
     """
 
     def __init__(
@@ -99,7 +102,12 @@ class Launcher:
             sampling=sampling,
             writes=self._writes.copy(),
             block=block.tensor,
-            result=self._results(mode, len(entries), block.tensor.dtype),
+            result=room(
+                self._device,
+                len(entries),
+                block.tensor.dtype,
+                self._limits.drafted if mode is ForwardMode.TARGET_VERIFY else None,
+            ),
         )
         self._writes.clear()
         if fenced:
@@ -132,10 +140,7 @@ class Launcher:
             log.error("a step of %d requests failed", len(launch.entries), exc_info=launch.error)
             return None
         assert launch.result is not None
-        found = launch.result.tolist()
-        if launch.mode is ForwardMode.TARGET_VERIFY:
-            return [Found(row[2 : 2 + row[0]], row[1]) for row in found]
-        return [Found([token]) for token in found]
+        return read(launch.result)
 
     def _inputs(
         self, mode: ForwardMode, entries: list[Entry], block: Block
@@ -164,13 +169,6 @@ class Launcher:
         if all(decodes):
             return self._limits.decode_mode
         return ForwardMode.MIXED if any(decodes) else ForwardMode.EXTEND
-
-    def _results(self, mode: ForwardMode, size: int, dtype: torch.dtype) -> torch.Tensor:
-        """Host memory for what a step finds out."""
-        if mode is not ForwardMode.TARGET_VERIFY:
-            return self._device.host_buffer(size, dtype)
-        width = self._limits.drafted + 3
-        return self._device.host_buffer(size * width, dtype).view(size, width)
 
 
 def _follows(entries: list[Entry], block: Block) -> torch.Tensor:

@@ -25,7 +25,8 @@ class ModelRunner(ABC):
 
         The output of a replay lies in static memory, which the next replay may write over.
         WiringError if another phase has settled this launch's fence: this one would read shared
-        buffers that the next step may have rewritten.
+        buffers that the next step may have rewritten. In a prefill step that a stager has vouched
+        for, so is every pass of a staged runner but the one that was staged.
         """
 
     @abstractmethod

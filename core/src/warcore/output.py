@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING
 
 import attrs
@@ -81,5 +82,20 @@ def refusal(place: int, prompt: object, error: WarcoreError) -> RequestOutput:
 
 
 def _line(error: BaseException) -> str:
-    """A person's mistake in its own words; another exception with its type."""
-    return str(error) if isinstance(error, WarcoreError) else f"{type(error).__name__}: {error}"
+    """A person's mistake in its own words; another exception with its type and its line."""
+    if isinstance(error, WarcoreError):
+        return str(error)
+    place = _place(error)
+    where = f" ({place})" if place else ""
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{said}{where}\nNext: run with --debug for the traceback"
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line that is not torch's own: `file:line`."""
+    frames = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").partition(".")[0] != "torch"
+    ]
+    return ":".join(map(str, frames[-1])) if frames else ""

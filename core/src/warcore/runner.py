@@ -6,7 +6,7 @@ declaration demands, so a plugin cannot publish in the wrong place.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from warcore.contract import ForwardMode, SharedReadEnds
 from warcore.errors import WiringError
@@ -15,6 +15,7 @@ from warcore.gates import prefill_gates, reads_have_ended
 from warcore.modelrunner import ModelRunner
 from warcore.recording import RecordedStep
 from warcore.resolution import resolve
+from warcore.scope import Scope
 
 if TYPE_CHECKING:
     from warcore.backend import AttentionBackend
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
     from warcore.device import Device, Event, EventRing, Ticket
     from warcore.fence import ReadFence
     from warcore.model import Model, Output
-    from warcore.scope import EngineScope, Scope
+    from warcore.scope import EngineScope, Reader
+
+_LAST: Final = (
+    "name its runner in last_shared_read_runner; in prefill steps, declare later_prefill_reader"
+)
+_ONCE: Final = (
+    "after a prefill, execute a runner once, with the rows and positions that were staged; another "
+    "pass needs a runner of its own"
+)
 
 
 class PublishingRunner(ModelRunner):
@@ -61,19 +70,20 @@ class PublishingRunner(ModelRunner):
         self._prefill_read_done = prefill_read_done
         self._fence: ReadFence | None = None
         self._staged: ForwardBatch | None = None
+        self._was_staged = False
 
-    def join(self, engine: EngineScope, scope: Scope | None = None) -> None:
+    def join(self, engine: EngineScope, beside: tuple[Reader, ...]) -> None:
         """Learn what an algorithm and its stagers declared, before the first step.
 
-        scope: the readers of this runner, with the algorithm among them; None: as before.
+        beside: who reads in steps of this runner, too: the algorithm.
         """
         self._engine = engine
-        self._scope = scope or self._scope
+        self._scope = Scope.of((*self._scope.readers, *beside))
 
     def lend(self, fence: ReadFence | None) -> None:
         """The fence that this runner's phases offer to until the next call; None: nobody asks."""
         self._fence = fence
-        self._staged = None
+        self._staged, self._was_staged = None, False
 
     @property
     def backend_name(self) -> str:
@@ -88,15 +98,15 @@ class PublishingRunner(ModelRunner):
         """As `ModelRunner.stage` has it."""
         self._staged = None
         self._backend.init_forward_metadata_out_graph(batch)
-        reason, detail = reads_have_ended(batch, batch.padded_tokens, self._scope)
+        # What else reads in this step was asked at the gate before; this is about the runner alone.
+        backend = self._scope.readers[0]
+        reason, detail = reads_have_ended(batch, batch.padded_tokens, (backend,))
         if reason is FenceReason.SNAPSHOT_ERROR:
             raise WiringError(detail, next="mend the snapshot, or run without a stager")
-        self._staged = batch
-        return SharedReadEnds.PRE_REPLAY if reason is FenceReason.FINE else self._ends(batch.mode)
-
-    def _ends(self, mode: ForwardMode) -> SharedReadEnds:
-        """The latest vote; never PRE_REPLAY once it is known that a read remains."""
-        return max(self._scope.ends[mode], SharedReadEnds.IN_REPLAY)
+        self._staged, self._was_staged = batch, True
+        if reason is FenceReason.FINE:
+            return SharedReadEnds.PRE_REPLAY
+        return max(backend.votes[batch.mode], SharedReadEnds.IN_REPLAY)
 
     def _take_staged(self, batch: ForwardBatch) -> bool:
         """Whether `batch` was staged: other tokens, in the same places."""
@@ -116,31 +126,31 @@ class PublishingRunner(ModelRunner):
                 f"that none of its {batch.padded_size} requests has more than {batch.max_q_len}",
                 next="set max_q_len where a batch is made of another one",
             )
+        if self._take_staged(batch):
+            # What was staged lies where the eager step looks for it.
+            return self._eager(batch, staged=True)
         if self._comes_too_late():
             raise WiringError(
                 f"a {self.role} {batch.mode.name} phase would read shared buffers after the phase "
                 "that was declared the last to do so",
-                next="name its runner in last_shared_read_runner; in prefill steps, declare "
-                "later_prefill_reader",
+                next=_ONCE if self._was_staged else _LAST,
             )
-        if self._take_staged(batch):
-            # What was staged lies where the eager step looks for it.
-            return self._eager(batch, staged=True)
         bucket = None if self.captures is None else self.captures.bucket_for(batch)
         return self._eager(batch) if bucket is None else self._replayed(batch, bucket)
 
     def _comes_too_late(self) -> bool:
         """Whether the fence has settled without this phase in mind.
 
-        In a prefill step the gates have made sure that a later reader is staged, or that the
-        fence is coarse; unless there is a reader whom nobody declared.
+        In a prefill step a stager has vouched for later readers, or the fence is coarse. But for a
+        reader whom nobody declared, and for one that was staged: it read ahead for one pass.
         """
         fence = self._fence
         if fence is None or not fence.settled:
             return False
         if not fence.prefill:
             return True
-        return fence.reason is FenceReason.FINE and not self._engine.later_prefill_reader
+        vouched = self._engine.later_prefill_reader and not self._was_staged
+        return fence.reason is FenceReason.FINE and not vouched
 
     # ---- the two ways of a step: where each records and offers -----------------------------------
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from warcore.launch import Drafts, Entry
+from warcore.found import Drafts
+from warcore.launch import Entry
 from warcore.pools import Pages, Pool, pages_for
 from warcore.request import FinishReason
 from warcore.windows import WindowPages
@@ -17,7 +18,8 @@ from warcore.windows import WindowPages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from warcore.launch import Found, Launch
+    from warcore.found import Found
+    from warcore.launch import Launch
     from warcore.launcher import Launcher
     from warcore.limits import Limits
     from warcore.request import Request
@@ -67,6 +69,7 @@ class Scheduler:
         """Those for which something is left to launch, in the order of admission."""
         self.in_flight: Launch | None = None
         self.steps = 0
+        """Collected: one that is in flight is not over."""
         self.tokens = 0
         self.retracts = 0
         self.drafts = Drafts()
@@ -113,7 +116,6 @@ class Scheduler:
         """
         mapped = None if self.windows is None else self.windows.owed()
         launch = self.launcher.launch(entries, self.pages.owed(), mapped, fenced=fenced)
-        self.steps += 1
         for entry in entries:
             if entry.samples and entry.request.sampled >= entry.request.limit:
                 self._release(entry.request)
@@ -128,6 +130,7 @@ class Scheduler:
     def collect(self, launch: Launch) -> None:
         """Wait for the launch's results and settle them; its requests fail if the step did."""
         found = self.launcher.collect(launch)
+        self.steps += 1
         if found is None:
             for entry in launch.entries:
                 self.end(entry.request, FinishReason.ERROR, launch.error)

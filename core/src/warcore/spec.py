@@ -120,7 +120,11 @@ class SpecAlgorithm(ABC):
 
     @classmethod
     def relay(cls, spec: DraftSpec) -> dict[str, TensorSpec]:  # noqa: ARG003
-        """State of each row that one step leaves for the next; zeroed, on the device."""
+        """State of each row that one step leaves for the next, on the device.
+
+        Zero at the start of the engine, and then whatever was written: a row that comes to another
+        request still holds what the one before has left.
+        """
         return {}
 
     @classmethod

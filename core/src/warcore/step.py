@@ -57,7 +57,7 @@ class Step:
         except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin ends its own launch only
             launch.error = error
             # The error outlives the step; what its frames hold of the forward must not.
-            traceback.clear_frames(error.__traceback__)
+            _clear_frames(error)
             launch.keep = None
             self._void(launch)
         finally:
@@ -138,3 +138,12 @@ class Step:
             # A target has one phase a step; a draft drafts first, and its draft-extend is the last.
             last = launch.mode if owner is self._target else ForwardMode.DRAFT_EXTEND
             fence.expect(owner, last)
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Let go of what the frames of an error hold, and of those that it came from."""
+    seen: list[BaseException] = []
+    while error is not None and all(error is not each for each in seen):
+        traceback.clear_frames(error.__traceback__)
+        seen.append(error)
+        error = error.__cause__ or error.__context__

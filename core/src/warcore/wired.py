@@ -37,7 +37,7 @@ log = logging.getLogger("warcore.assembly")
 
 @attrs.frozen(eq=False)
 class Wired:
-    """Everything but the weights: the plugins are alive and have said where their reads end."""
+    """Everything but the target's model: the plugins are alive, and said where their reads end."""
 
     device: Device
     choices: Choices

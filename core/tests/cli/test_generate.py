@@ -128,7 +128,11 @@ class TestSeveralPrompts:
         assert result.code == 1
         assert "[1/2] hi (cut short)\n" in result.out
         assert "[2/2] abcdefgh\n" in result.out
-        assert result.err == "error: prompt 1: RuntimeError: no attention today\n"
+        line = failing.__code__.co_firstlineno + 2
+        assert result.err == (
+            f"error: prompt 1: RuntimeError: no attention today ({__file__}:{line})\n"
+            "Next: run with --debug for the traceback\n"
+        )
 
     def test_debug_shows_the_traceback_of_a_plugin(self, generate, toys, monkeypatch):
         def failing(*args):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import traceback
 
 import pytest
-from drafters import Wrong
+from drafters import Model, Wrong
 from parts import all_is_free, built, configured, engine, fences, runner_of
 from toys import RowMajor, Toy, ToyModel
 
@@ -15,6 +16,7 @@ from warcore import (
     ForwardMode,
     PluginError,
     SamplingParams,
+    SharedReadEnds,
     Stager,
     WarcoreError,
     WiringError,
@@ -102,7 +104,9 @@ def test_a_failed_prefill_ends_its_request_and_no_other(host, phase, right):
         for output in outputs:
             if output.prompt == "bZd":
                 assert output.finish_reason == "error"
-                assert output.error == f"AuthorError: in {phase}"
+                said, remedy = output.error.splitlines()
+                assert re.fullmatch(rf"AuthorError: in {phase} \({re.escape(__file__)}:\d+\)", said)
+                assert remedy == "Next: run with --debug for the traceback"
             else:
                 assert output.output_ids == right[output.prompt]
         assert fences(running)["extend", "forward_error"] == 1
@@ -233,6 +237,24 @@ def test_an_owner_that_runs_no_phase_of_the_step_costs_its_overlap(host, right):
         for output in running.generate(PROMPTS, PARAMS):
             assert output.output_ids == right[output.prompt]
         assert coarse_steps(running, "target_verify") == {"not_owner"}
+        assert all_is_free(running)
+
+
+@pytest.mark.parametrize(
+    ("vote", "reason"), [("UNKNOWN", "undeclared"), ("POST_REPLAY", "fine"), (None, "fine")]
+)
+def test_an_algorithms_own_reads_delay_the_fence_whoever_owns_it(host, vote, reason, right):
+    class Looks(Model):
+        def shared_read_ends(self, forward_mode):
+            return None if vote is None else SharedReadEnds[vote]
+
+    with engine(host=host, spec_algo=Looks, spec_tokens=2) as running:
+        for output in running.generate(PROMPTS, PARAMS):
+            assert output.output_ids == right[output.prompt]
+        settled = {mode for mode, _ in fences(running)} - {"extend"}
+        assert {r for mode in settled for r in coarse_steps(running, mode)} == {reason}
+        while running.has_work:  # what was launched ahead
+            running.step()
         assert all_is_free(running)
 
 

@@ -49,6 +49,37 @@ def test_a_request_added_by_hand_is_reported_by_step_after_a_generate(engine):
     assert [o.index for o in outputs if o.finished] == [number]
 
 
+def test_what_a_step_brings_of_a_stream_is_kept_for_it(engine):
+    alone = engine.generate("hello", SHORT)[0].text
+    stream = engine.stream("hello", SHORT)
+    texts = [next(stream).delta]
+    number = engine.add_request("world", SHORT)
+    told = []
+    while engine.has_work:
+        told += engine.step()
+    texts += [output.delta for output in stream]
+    assert "".join(texts) == alone
+    assert {output.index for output in told} == {number}
+
+
+def test_what_is_kept_for_a_stream_goes_with_it(engine):
+    stream = engine.stream("hello", SHORT)
+    next(stream)
+    while engine.has_work:
+        assert engine.step() == []
+    stream.close()
+    assert not engine.has_work
+    assert engine.step() == []
+
+
+def test_a_step_counts_once_it_is_collected(engine):
+    stop = engine.generate("hello", SHORT)[0].text[2]
+    engine.generate("hello", SamplingParams(max_new_tokens=40, stop=(stop,)))
+    assert engine._assembly.scheduler.in_flight
+    stats = engine.stats()
+    assert stats["steps"] == sum(fence["count"] for fence in stats["fences"])
+
+
 def test_the_deltas_of_a_stream_add_up_to_its_text(engine):
     outputs = list(engine.stream("hello", SHORT))
     assert "".join(o.delta for o in outputs) == outputs[-1].text

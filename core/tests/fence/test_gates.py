@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from drafters import Wrong
 from parts import TABLES, Logging, LoggingDevice, LoggingFence, batch_of, named, runner_of
@@ -158,10 +159,68 @@ def prefill(log, algorithm, stagers, mode, vote=SharedReadEnds.PRE_REPLAY):
 
 
 @pytest.mark.parametrize("mode", DRAFT_PASSES)
-def test_a_staged_drafts_own_prefill_pass_offers_nothing(mode):
+def test_a_draft_that_a_stager_vouches_for_offers_nothing_in_its_prefill(mode):
     fence = prefill(log := [], Later(None), {"s": Staging("true", [])}, mode)
     assert log == ["out_graph", "in_graph"]
     assert fence.reason is FenceReason.FINE
+
+
+class Ahead(Stager):
+    """Stages the draft with a batch of the same rows and positions, and vouches for it."""
+
+    def __init__(self):
+        self.draft = None
+
+    def stage(self, batch):
+        self.staged = batch_of(ForwardMode.EXTEND)
+        return self.draft.stage(self.staged) is SharedReadEnds.PRE_REPLAY
+
+
+@pytest.fixture
+def staged():
+    """(log, run): `run(batch of the stager)` executes the draft behind a target whose stager has
+    staged it."""
+    log, stager = [], Ahead()
+    with LoggingDevice(log) as device:
+        engine = read_engine_scope(Later(None), {"s": stager})
+        target = runner_of(device, Logging(log, vote=SharedReadEnds.PRE_REPLAY), engine=engine)
+        draft = runner_of(
+            device, Logging(log, vote=SharedReadEnds.PRE_REPLAY), engine=engine, role="draft"
+        )
+        stager.draft = draft
+        fence = LoggingFence(device, ForwardMode.EXTEND)
+        fence.expect(target, ForwardMode.EXTEND)
+        target.lend(fence)
+        draft.lend(fence)
+        stream = device.stream("forward")
+        stream.submit(target.execute, batch_of(ForwardMode.EXTEND)).result()
+        assert fence.reason is FenceReason.FINE
+        log.clear()
+        yield log, lambda batch: stream.submit(draft.execute, batch(stager.staged)).result()
+
+
+def test_a_staged_draft_reads_nothing_more(staged):
+    log, run = staged
+    run(lambda batch: attrs.evolve(batch, tokens=batch.tokens.clone()))
+    assert log == ["in_graph"]
+
+
+@pytest.mark.parametrize("name", ["rows", "positions"])
+def test_a_staged_draft_that_goes_on_elsewhere_is_an_error_before_it_reads(staged, name):
+    log, run = staged
+    with pytest.raises(WiringError, match="would read shared buffers after the phase") as raised:
+        run(lambda batch: attrs.evolve(batch, **{name: getattr(batch, name).clone()}))
+    assert raised.value.next.startswith("after a prefill, execute a runner once")
+    assert log == []
+
+
+def test_a_second_pass_of_a_staged_draft_is_an_error_before_it_reads(staged):
+    log, run = staged
+    run(lambda batch: batch)
+    log.clear()
+    with pytest.raises(WiringError, match="would read shared buffers after the phase"):
+        run(lambda batch: batch)
+    assert log == []
 
 
 @pytest.mark.parametrize("mode", DRAFT_PASSES)

@@ -529,7 +529,8 @@ def test_whatever_it_raises_in_a_step_fails_that_step_alone(host, method, right)
         # The prefill runs eagerly, except that the runner is asked about it too.
         match, decodes_only = f"LookupError: {method}", method != "bucket_for"
         (output,) = running.generate("second", PARAMS)
-        assert (output.finish_reason, output.error) == ("error", match)
+        assert output.finish_reason == "error"
+        assert output.error.startswith(match)
         assert output.output_ids == (right["second"][:1] if decodes_only else [])
         decodes.clear()
         outputs = running.generate(PROMPTS, PARAMS)

@@ -9,6 +9,7 @@ import torch
 
 from warcore.contract import SharedReadEnds
 from warcore.spec import Draft, SpecAlgorithm
+from warcore.stager import Stager
 from warcore.testkit.engines.specworkload import LENGTH, PAGES, REQUESTS, SHAPE, SpecWorkload
 from warcore.testkit.engines.workload import MANY, ROOM, with_options
 from warcore.testkit.stands.paged import Paged
@@ -65,6 +66,15 @@ class TwoLaterReaders(LaterReader):
     def last_shared_read_runner(self, forward_batch: ForwardBatch) -> ModelRunner:  # noqa: ARG002
         """The second."""
         return self.second
+
+
+class StagesAll(Stager):
+    """Stages each draft runner; True if nothing remains of any of them."""
+
+    def stage(self, batch: ForwardBatch) -> bool:
+        """See `Stager.stage`."""
+        remaining = [draft.stage(batch) for draft in self.ctx.drafts]
+        return bool(remaining) and all(end is SharedReadEnds.PRE_REPLAY for end in remaining)
 
 
 class DraftsReadInLayers(Paged):

@@ -10,6 +10,7 @@ import attrs
 from warcore.testkit.detectors.attribution import Attribution
 from warcore.testkit.detectors.wrapping import Wrapping
 from warcore.testkit.engines.insides import Insides
+from warcore.testkit.engines.laterreaders import StagesAll
 from warcore.testkit.engines.latesteps import is_decode, is_prefill, look, told
 from warcore.testkit.engines.specworkload import usual_and_many, workload
 from warcore.testkit.outcome import Failure, NotApplicable, Refuted, Unproven
@@ -50,25 +51,29 @@ def last_reader(subject: Subject) -> None:
 
 @check("spec_algo", needs=("spec_algo.why_not",), devices=("host",))
 def later_prefill_reader(subject: Subject) -> None:
-    """With `later_prefill_reader = False` nothing shared is read once the target's prefill has
-    published its event.
+    """Once the target's prefill has published its event, nothing shared is read: with
+    `later_prefill_reader = False` nothing at all, with True nothing but what its runners have read
+    ahead for a stager.
 
     The event of a prefill is published before its layers run, and a draft model's own prefill comes
     long after that: its table may hold the rows of the next batch by then. Engines ask each
     algorithm for that reason, and one published before the replay of a draft that still gathered
     (SGLang #34916, #37988).
 
-    Leave it True, and offer a stager; or work out in advance where a draft's prefill will write.
+    Leave it True; after a prefill execute each runner once, with the batch's own rows and
+    positions. For reads of your own vote UNKNOWN for EXTEND, or work out in advance where a draft's
+    prefill will write.
     """
-    if subject.cls.later_prefill_reader is not False:
-        raise NotApplicable("it declares that a draft reads after the target's prefill")
-    _refuse_late(subject, is_prefill, "later_prefill_reader = False")
+    reads = subject.cls.later_prefill_reader
+    more: dict[str, Any] = {"stagers": [StagesAll]} if reads else {}
+    _refuse_late(subject, is_prefill, f"later_prefill_reader = {reads}", **more)
 
 
-def _refuse_late(subject: Subject, which: Which, declared: str) -> None:
+def _refuse_late(subject: Subject, which: Which, declared: str, **more: Any) -> None:
+    """more: fields of the engines' config."""
     settled = 0
     for way in filter(subject.wants, usual_and_many(subject)):
-        load = partial(workload, subject, way)
+        load = partial(workload, subject, way, **more)
         late, served = look(load, which, subject.cls)
         settled += late.settled
         failure = told(load, which, late)

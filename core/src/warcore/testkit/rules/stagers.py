@@ -93,7 +93,7 @@ def _stage(subject: Subject) -> str:
     return definition(subject.cls, "stage")
 
 
-@check("stager", needs=("stager.strict_bool",), devices=("host",))
+@check("stager", needs=("stager.strict_bool",), after=("stager.true_is_true",), devices=("host",))
 def costs_overlap_only(subject: Subject) -> None:
     """Whatever a stager answers, and if it fails half-way, the answers stay those of the target.
 
@@ -129,7 +129,7 @@ def _fails(call: int) -> bool | None:
     return None
 
 
-@check("stager", needs=("stager.costs_overlap_only",), devices=("host",))
+@check("stager", needs=("stager.strict_bool",), devices=("host",))
 def true_is_true(subject: Subject) -> None:
     """After True nothing shared is read in that step any more: not by any draft, nor by a backend
     that reads in its layers.
@@ -181,7 +181,12 @@ def order(subject: Subject) -> None:
             )
 
 
-@check("stager", needs=("stager.true_is_true",), devices=("host",))
+@check(
+    "stager",
+    needs=("stager.true_is_true",),
+    after=("stager.costs_overlap_only",),
+    devices=("host",),
+)
 def nothing_outlives(subject: Subject) -> None:
     """What was staged for one batch serves no other one, and no batch is kept: the drafts are the
     same as without a stager.
@@ -221,7 +226,13 @@ def races(subject: Subject) -> None:
     refuse_races(loads, "accesses that the forward stream orders", _stage(subject))
 
 
-@check("stager", level="SHOULD", needs=("stager.true_is_true",), devices=("host",))
+@check(
+    "stager",
+    level="SHOULD",
+    needs=("stager.true_is_true",),
+    after=("stager.costs_overlap_only",),
+    devices=("host",),
+)
 def could_be_earlier(subject: Subject) -> None:
     """It says True where every draft can be staged.
 
