@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import threading
 import traceback
+import weakref
 
 import pytest
+import torch
 from drafters import Model, Wrong
 from parts import all_is_free, built, configured, engine, fences, runner_of
 from toys import RowMajor, Toy, ToyModel
@@ -147,6 +149,30 @@ def test_the_authors_traceback_stays_with_the_request(host):
     frames = traceback.extract_tb(request.error.__traceback__)
     assert frames[-1].filename == __file__
     assert "init_forward_metadata_in_graph" in [frame.name for frame in frames]
+
+
+def test_what_the_frames_of_a_failure_held_is_let_go_and_that_of_its_cause(host):
+    held = []
+
+    class Again(RowMajor):
+        def forward(self, q, k, v, layer, batch):
+            large = torch.zeros(3)
+            held.append(weakref.ref(large))
+            try:
+                self.fail(large)
+            except AuthorError as error:
+                raise MemoryError("no room") from error
+
+        def fail(self, tensor):
+            larger = tensor + 1
+            held.append(weakref.ref(larger))
+            raise AuthorError("of the allocator")
+
+    with engine(host=host, backend=Again) as running:
+        (output,) = running.generate("one", PARAMS)
+        assert isinstance(output.cause.__cause__, AuthorError)
+        assert held
+        assert all(each() is None for each in held)
 
 
 def test_a_request_that_was_aborted_before_its_launch_failed_stays_aborted(host):
