@@ -11,13 +11,13 @@ import ast
 import inspect
 import re
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from contract_entries import of_object, signature
 from reference_checks import checks
+from reference_cli import cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,11 +27,22 @@ PAGES = ROOT / "docs/reference"
 WRITTEN = (
     "<!-- Written by scripts/reference.py from the code. Change the docstrings, then run it. -->"
 )
+KIT = {
+    "For a plugin's own tests": ("checks", "context"),
+    "For engines of any kind": ("observe", "mark", "Observation", "Access"),
+}
+"""The names of `warcore.testkit`, in the order of its page."""
 
 
 def pages() -> dict[str, str]:
     """Each page by its file name."""
-    built = {"api.md": api(), "hooks.md": hooks(), "cli.md": cli(), "checks.md": checks()}
+    built = {
+        "api.md": api(),
+        "hooks.md": hooks(),
+        "testkit.md": kit(),
+        "cli.md": cli(),
+        "checks.md": checks(),
+    }
     return {name: "\n".join([WRITTEN, *lines]).rstrip() + "\n" for name, lines in built.items()}
 
 
@@ -43,11 +54,30 @@ def api() -> Iterator[str]:
     import warcore
 
     yield "# The public API\n"
-    yield "What `warcore` exports. Everything else is private and may change at any time.\n"
+    yield (
+        "What `warcore` exports. [The hooks](hooks.md) and [the test kit](testkit.md) have pages\n"
+        "of their own. Everything else is private and may change at any time.\n"
+    )
     for heading, names in groups(inspect.getsource(warcore)):
         yield f"## {heading[:1].upper()}{heading[1:]}\n"
         for name in names:
             yield from _public(name, getattr(warcore, name))
+
+
+def kit() -> Iterator[str]:
+    """Every public name of the test kit, what a plugin's tests call before what watches engines."""
+    from warcore import testkit
+
+    yield "# The test kit\n"
+    yield "What `warcore.testkit` exports, for tests; it promises as much as [the API](api.md).\n"
+    yield (
+        "[The contract in your own pytest](../authors/pytest.md) shows the first two in use,\n"
+        "[observe](../authors/observe.md) the others; [the checks](checks.md) have a page too.\n"
+    )
+    for heading, names in KIT.items():
+        yield f"## {heading}\n"
+        for name in names:
+            yield from _public(name, getattr(testkit, name), "warcore.testkit")
 
 
 def groups(source: str) -> Iterator[tuple[str, list[str]]]:
@@ -58,7 +88,7 @@ def groups(source: str) -> Iterator[tuple[str, list[str]]]:
         yield heading, re.findall(r'^\s+"(\w+)"', "\n".join(rows), re.MULTILINE)
 
 
-def _public(name: str, value: Any) -> Iterator[str]:
+def _public(name: str, value: Any, home: str = "warcore") -> Iterator[str]:
     entries = of_object(name, value)
     yield f"### {name}\n"
     if not inspect.isclass(value):
@@ -66,7 +96,7 @@ def _public(name: str, value: Any) -> Iterator[str]:
         yield f"{inspect.getdoc(value)}\n"
         return
     module = value.__module__
-    yield f"`from warcore import {name}` · {entries.pop(name)} in `{module}`\n"
+    yield f"`from {home} import {name}` · {entries.pop(name)} in `{module}`\n"
     yield f"{inspect.getdoc(value)}\n"
     said = attribute_docs(value)
     facts = {k: v for k, v in entries.items() if v.split()[0] in {"field", "attribute", "member"}}
@@ -149,7 +179,7 @@ def _assigned(node: ast.stmt) -> str | None:
     return None
 
 
-# --- hooks and commands -------------------------------------------------------------------------
+# --- the hooks ----------------------------------------------------------------------------------
 
 
 def hooks() -> Iterator[str]:
@@ -180,35 +210,6 @@ def reasons() -> Iterator[str]:
     yield "| reason | what would make it fine |\n|---|---|"
     for reason in FenceReason:
         yield f"| `{reason.value}` | {NEXT_STEP.get(reason, 'it is')} |"
-
-
-def cli() -> Iterator[str]:
-    """Every command with its arguments and options."""
-    import click
-
-    from warcore.cli.commands import COMMANDS
-
-    yield "# The command line\n"
-    yield "What `--json` prints is described in [the JSON documents](json.md).\n"
-    for name, entry in COMMANDS.items():
-        command = getattr(import_module(entry.module), entry.attribute)
-        usage = " ".join(command.collect_usage_pieces(click.Context(command)))
-        yield f"## warcore {name}\n"
-        yield f"```\nwarcore {name} {usage}\n```\n"
-        yield f"{inspect.cleandoc(command.help or entry.summary)}\n"
-        for param in command.params:
-            if isinstance(param, click.Option) and not param.hidden:
-                yield _option(param)
-        yield ""
-
-
-def _option(param: Any) -> str:
-    names = ", ".join([*param.opts, *param.secondary_opts])
-    kind = "|".join(getattr(param.type, "choices", ())) or str(param.type.name).upper()
-    value = "" if param.is_flag else f" {param.metavar or kind}"
-    words = " ".join((param.help or "").split())
-    plain = isinstance(param.default, int | float | str) and not param.is_flag
-    return f"- `{names}{value}`: {words}" + (f" [default: {param.default}]" if plain else "")
 
 
 def main() -> int:

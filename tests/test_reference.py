@@ -15,7 +15,7 @@ def pages():
     return reference.pages()
 
 
-@pytest.mark.parametrize("name", ["api.md", "hooks.md", "cli.md", "checks.md"])
+@pytest.mark.parametrize("name", ["api.md", "hooks.md", "testkit.md", "cli.md", "checks.md"])
 def test_a_page_in_the_tree_is_what_the_code_says(name, pages):
     assert (ROOT / "docs/reference" / name).read_text(encoding="utf-8") == pages[name]
 
@@ -25,6 +25,13 @@ def test_the_api_page_has_every_public_name(pages):
 
     headings = {line[4:] for line in pages["api.md"].splitlines() if line.startswith("### ")}
     assert headings == {name for name in warcore.__all__ if not name.startswith("__")}
+
+
+def test_the_page_of_the_kit_has_every_name_of_it_once(pages):
+    from warcore import testkit
+
+    headings = [line[4:] for line in pages["testkit.md"].splitlines() if line.startswith("### ")]
+    assert sorted(headings) == sorted(testkit.__all__)
 
 
 @pytest.mark.parametrize(

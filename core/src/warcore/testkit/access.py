@@ -27,19 +27,21 @@ class Access:
     """Somebody read or wrote a watched buffer."""
 
     buffer: str
-    """Its name."""
+    """Its name, as `observe` was given it."""
     kind: Kind
+    """`read` or `write`."""
     start: int
     """The first byte touched, counted from the buffer's start."""
     stop: int
     """One past the last byte; a detector that knows pages only gives the page."""
     stream: str = ""
-    """Whose work it was; empty for the host."""
+    """Whose work it was; empty for the host, and in an observation for the observing thread."""
     phase: str = ""
-    """The phase of the step, where the core told one."""
+    """The phase of the step, where the core told one; in an observation the last mark."""
     operation: str = ""
     """`aten.index_select` or the kernel's name; empty if no detector could name it."""
     place: Place | None = None
+    """The line it came from, with `file`, `line` and `text`; None if no detector could tell."""
     seen_by: frozenset[str] = frozenset()
     """The detectors that saw it: guard, attribution, poison."""
     count: int = attrs.field(default=1, eq=False)

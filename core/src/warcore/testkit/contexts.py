@@ -29,9 +29,10 @@ def context(
 ) -> BackendContext:
     """What an engine would build a backend of `spec` from, in ordinary memory of `spec.device`.
 
-    cls: whose `kv_cache` and `Options` it is made for. max_batch: requests, each with a row of
-    `spec.max_context` positions, in whole pages; `max_tokens` is all of them. layers: how many have
-    a KV cache. options: None for the defaults.
+    cls: whose `kv_cache`, `window_pool` and `Options` it is made for; it is not built. max_batch:
+    requests, each with a row of `spec.max_context` positions, in whole pages; `max_tokens` is all
+    of their positions. layers: how many have a KV cache. graph: the kind of graph that the backend
+    is told of; nothing is captured. options: an instance of `cls.Options`; None: the defaults.
 
     Every position of rows 1 to `max_batch` has a slot, in pages that lie in no order; row 0 is the
     padding row, and points at slot 0. KV slots hold NaN until they are written. There is a map for

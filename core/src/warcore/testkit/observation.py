@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class Observation(Sequence["Access"]):
     """All accesses that `observe` has seen, first those before a mark; and with what it looked.
 
+    A sequence of them; its `str()` tells the late ones, and what is not known.
+
     An access's `phase` is the name of the last mark before it; "" if there was none. Its `stream`
     is the thread that made it, where it is not the one that called `observe`. `operation` is the
     library of the code that touched the memory where no call explains the touch.
@@ -32,7 +34,8 @@ class Observation(Sequence["Access"]):
     missing: tuple[str, ...]
     """What could not be seen or judged, and why."""
     addresses_taken: tuple[AddressTaken, ...] = ()
-    """Where a tensor's address was given away: a late touch without a place may come from there."""
+    """Where a tensor's address was given away: a late touch without a place may come from there.
+    Each has `buffer`, `operation` and `place`."""
     result: Any = attrs.field(default=None, repr=False, eq=False)
     """What the step returned, in the run that was watched."""
 

@@ -46,6 +46,10 @@ def checks(
         def test_contract(check):
             check()
 
+    They are the checks of `warcore check`, in its order, each in a process of its own. Each can be
+    called alone and in any order: what it needs is run first, once for all of one call of `checks`.
+
+    cls: where it is that of an installed plugin, what its distribution owes is checked too.
     known_failures: the reason for each check that it fails; only what it SHOULD do may be there. An
     entry that no check has, or a MUST, or that has no reason, is an item of its own, which fails.
     An entry is about how a check ends that was run: one that is blocked by a failure of what it
@@ -55,9 +59,9 @@ def checks(
     the whole grid. options: an instance of the class's `Options`, so that a path which its defaults
     keep for larger steps than these is walked too; None: the defaults.
 
-    Called, a check raises AssertionError if it fails, could not run, or is a known failure that is
-    stale, and `unittest.SkipTest` if it does not apply or fails as its author said. Each can be run
-    alone and in any order.
+    Called, a check raises AssertionError, with what to mend, if it fails, could not run, or is a
+    known failure that is stale, and `unittest.SkipTest`, with the reason, if it does not apply,
+    fails as its author said, or is newer than the contract that the plugin is written to.
 
     ConfigError for a class that is no plugin, another device, options of another class, or known
     failures that are no mapping.
