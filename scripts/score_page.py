@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from reference_checks import anchor
+
+from warcore.testkit.detectors.used import Name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,8 +25,18 @@ CI holds less, and each time: `make test` runs each wrong plugin's own check. Th
 one red, and that the right ones pass 20 times, is what `make test-all` holds."""
 _ABOUT_WRONG: Final = """\
 A plugin is held to the checks of its kind; one whose package is wrong, to those of every plugin.
-*Seen by* is what the failure names: detectors, or how else it was found; empty where the check
-itself compares values."""
+*Seen by* is what the failure names: detectors of the kit, or in what other way it was found. It is
+empty where the failure names neither: the check has looked at an answer or at values itself."""
+_HELD_ELSEWHERE: Final = """\
+Not in this score: `backend.no_late_address` and `backend.marker_position` are held on CUDA only,
+and have no wrong plugin here. Their tests play the GPU
+([test_rules_cuda.py](../core/tests/testkit/test_rules_cuda.py)), or need one and are marked `gpu`.
+What a backend can do against `backend.event_position` is to record an event of its own, and so do
+its wrong plugins. An event of the core that comes too early or too late is planted in the core
+itself ([test_wrong_cores.py](../core/tests/testkit/test_wrong_cores.py))."""
+_ABOUT_WAYS: Final = """\
+What failures name that is no detector of the kit: an interpreter or an environment of its own, a
+text that was read, two results beside each other, a call that was met on its way."""
 _ABOUT_RIGHT: Final = """\
 In each repeat the checks of its kind; those of every plugin, which chance cannot change, once. A
 check that does not apply, as none of a model does to a family that needs a file, is not counted."""
@@ -56,6 +68,7 @@ def _lines(score: Mapping[str, Any]) -> Iterator[str]:
 def _wrong(wrong: list[Mapping[str, Any]]) -> Iterator[str]:
     yield "## Wrong plugins\n"
     yield f"{_ABOUT_WRONG}\n"
+    yield f"{_HELD_ELSEWHERE}\n"
     yield "| wrong plugin | must turn red | red is | seen by |\n|---|---|---|---|"
     for each in wrong:
         red = ", ".join(map(_check, each["red"])) or "nothing"
@@ -65,12 +78,25 @@ def _wrong(wrong: list[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _detectors(wrong: list[Mapping[str, Any]]) -> Iterator[str]:
+    """How often each was named: the detectors of the kit, then what else failures name."""
     seen = Counter(name for each in wrong if each["exact"] for name in each["seen_by"])
-    yield "## Detectors\n"
-    yield "| detector | wrong plugins that it saw |\n|---|---|"
-    for name, count in seen.most_common():
-        yield f"| {name} | {count} |"
-    yield ""
+    for heading, words, column, wanted in (
+        ("Detectors", "", "detector", True),
+        ("Other ways", _ABOUT_WAYS, "way", False),
+    ):
+        yield f"## {heading}\n"
+        if words:
+            yield f"{words}\n"
+        yield f"| {column} | wrong plugins that it saw |\n|---|---|"
+        for name, count in seen.most_common():
+            if is_detector(name) is wanted:
+                yield f"| {name} | {count} |"
+        yield ""
+
+
+def is_detector(name: str) -> bool:
+    """Whether the kit has a detector that failures call so: `poison` is the in-order poison."""
+    return any(f" {full}".endswith(f" {name}") for full in get_args(Name))
 
 
 def _right(right: list[Mapping[str, Any]]) -> Iterator[str]:

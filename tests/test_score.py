@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import score
-from score_page import PAGE, page
+from score_page import PAGE, is_detector, page
 from scoring import Cleared, Right, cleared, held, right_plugins, wrong_plugins
 from wrong_plugins.catalogue import DETECTORS, entries, under_check
 
@@ -135,6 +135,19 @@ def test_the_page_names_the_detectors_that_must_have_seen_each():
     assert not [entry.name for entry in WRONG if not set(entry.detectors) <= seen[entry.name]]
     counts = Counter({row[0]: int(row[1]) for row in rows("Detectors")})
     assert all(counts[detector] >= 3 for detector in DETECTORS)
+
+
+def test_the_page_keeps_detectors_of_the_kit_and_other_ways_apart():
+    detectors = {row[0] for row in rows("Detectors")}
+    assert set(DETECTORS) <= detectors
+    assert all(map(is_detector, detectors))
+    assert not [row[0] for row in rows("Other ways") if is_detector(row[0])]
+
+
+def test_the_page_names_every_check_without_a_wrong_plugin():
+    held_elsewhere = {name for name, check in CHECKS.items() if "host" not in check.devices}
+    said = PAGE.read_text(encoding="utf-8").split("Not in this score:")[1].partition("|")[0]
+    assert all(f"`{name}`" in said for name in held_elsewhere)
 
 
 def test_the_page_lists_every_right_plugin_without_a_false_alarm():
