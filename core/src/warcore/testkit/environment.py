@@ -8,7 +8,10 @@ from typing import Final
 from warcore.errors import ConfigError
 
 TIMEOUT_VARIABLE: Final = "WARCORE_CHECK_TIMEOUT"
-"""Environment variable: seconds that one check may take; 60 if it is not set, 600 for `--all`."""
+"""Environment variable: seconds that one check may take.
+
+If it is not set, 60; 600 for `--all`, and where Triton's kernels are interpreted.
+"""
 
 
 def kernels_are_interpreted() -> bool:
