@@ -9,12 +9,14 @@ from functools import partial
 
 import pytest
 import torch
+from wrong_plugins.backends.right import Snapshot
 
+import warcore.gates
 import warcore.launcher
 import warcore.runner
 import warcore.scheduler
 from warcore import PluginRecord, SharedReadEnds
-from warcore.fence import ReadFence
+from warcore.fence import FenceReason, ReadFence
 from warcore.launcher import Launcher
 from warcore.relay import Relay
 from warcore.shared import SharedBuffers
@@ -23,7 +25,7 @@ from warcore.step import Step
 from warcore.testkit.engines.engineraces import races_of
 from warcore.testkit.engines.workload import REQUESTS, Workload
 from warcore.testkit.outcome import Refuted
-from warcore.testkit.rules import backend_engine, backends
+from warcore.testkit.rules import backend_engine, backend_snapshots, backends
 from warcore.testkit.stands.paged import Paged
 from warcore.testkit.stands.recorders import Recording
 from warcore.testkit.stands.walk import quiet_torch
@@ -136,6 +138,20 @@ def test_a_core_that_takes_the_marker_of_the_replay_before_is_found_by_its_posit
     failure = refuted(backend_engine.event_position, cells="decode-unbroken-*")
     assert failure.observed == "the event is never done"
     assert ("req_to_token", "WAR") in races(runner=Recording)
+
+
+def test_a_core_that_takes_a_hook_that_raised_for_one_that_copied_is_found(monkeypatch):
+    """The layers go on to read what the hook did not copy; their output alone is right."""
+    reads_have_ended = warcore.gates.reads_have_ended
+
+    def believes(*args):
+        verdict = reads_have_ended(*args)
+        failed = verdict[0] is FenceReason.SNAPSHOT_ERROR
+        return (FenceReason.FINE, "") if failed else verdict
+
+    monkeypatch.setattr(warcore.gates, "reads_have_ended", believes)
+    failure = refuted(backend_snapshots.snapshot_may_fail, Snapshot, cells="extend-none-0+6-*")
+    assert "after its hook raised the fence is fine" in failure.observed
 
 
 # ---- the schedule stream does not wait -----------------------------------------------------------

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from warcore.batch import ForwardBatch
+    from warcore.fence import ReadFence
     from warcore.testkit.stands.stand import Stand
     from warcore.testkit.subject import Subject
 
@@ -92,12 +93,13 @@ def snapshot_may_be_missing(subject: Subject) -> None:
             _run(subject, stand, batch, cell, "without its hook ")
 
 
-def _run(subject: Subject, stand: Stand, batch: ForwardBatch, cell: str, when: str) -> None:
-    """Refuted unless the prefill runs and, if it is of a cell, its output is right."""
+def _run(subject: Subject, stand: Stand, batch: ForwardBatch, cell: str, when: str) -> ReadFence:
+    """Its fence. Refuted unless the prefill runs and, if it is of a cell, its output is right."""
     with judged(subject.cls, "right prefills", cell, when):
-        output, _ = stand.run(batch)
+        output, fence = stand.run(batch)
     if cell:
         compare(stand, batch, output, cell, when)
+    return fence
 
 
 @check("backend", needs=("backend.votes",), after=("backend.snapshot_may_be_missing",))
@@ -119,7 +121,8 @@ def snapshot_is_of_its_batch(subject: Subject) -> None:
 
 @check("backend", needs=("backend.votes",), after=("backend.snapshot_is_of_its_batch",))
 def snapshot_may_fail(subject: Subject) -> None:
-    """If the snapshot hook raises, at whatever point, the step is coarse, right, and the next too.
+    """If the snapshot hook raises, at whatever point, the step is coarse and right, and the next one
+    is right too.
 
     A hook of SGLang raised in the middle, on an attribute that one way of construction had not set
     (after #35947). A late fence is no harm; half a table that the layers take for a whole one is.
@@ -153,7 +156,12 @@ def _broken(
         when = "in the step after one whose hook raised "
         if allowed is not None:
             when = "after its hook raised "
-        _run(subject, stand, batch, cell, when)
+        breaking.raised = False
+        fence = _run(subject, stand, batch, cell, when)
+        if cell and breaking.raised and fence.reason is FenceReason.FINE:
+            what = "after its hook raised the fence is fine: nobody knows where its reads end"
+            where = definition(subject.cls, HOOK)
+            raise Refuted(Failure("a coarse step where the hook raised", what, where, cell=cell))
     breaking.allowed, breaking.at_end = None, False
 
 

@@ -157,7 +157,8 @@ def _load(subject: Subject, case: Case, log: DraftLog) -> Workload:
 
 @check("stager", needs=("stager.costs_overlap_only",), devices=("host",))
 def order(subject: Subject) -> None:
-    """Staging comes first, then the event of the step is made and recorded: by the core, and once.
+    """No event is recorded while it stages, on any stream: the core records that of the step when
+    all is staged.
 
     An event that was recorded before everything was staged let the next write go on in the middle
     of it. Nothing but the order of those three lines kept an engine's tests from seeing that
@@ -177,7 +178,7 @@ def order(subject: Subject) -> None:
         if log.recorded_within:
             what = f"{log.recorded_within[0]} is recorded while it stages"
             raise Refuted(
-                Failure("an order of stage, event, record", what, _stage(subject), cell=str(case))
+                Failure("no record before all is staged", what, _stage(subject), cell=str(case))
             )
 
 

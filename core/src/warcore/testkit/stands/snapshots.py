@@ -81,18 +81,21 @@ class Breaking:
     """How many its last call has made."""
     at_end: bool = False
     """Whether it raises when all is done."""
+    raised: bool = False
+    """Whether its last call has raised, and not caught what it met."""
 
     def within(self, cls: Any) -> Any:
         """The class with that hook."""
 
         def hook(backend: Any, forward_batch: ForwardBatch, num_qo_tokens: int) -> Any:
-            self.operations = 0
+            self.operations, self.raised = 0, True
             if self.allowed == 0:
                 raise Broken("before it has begun")
             with _Counting(self._count):
                 answer = _own(cls, backend, forward_batch, num_qo_tokens)
             if self.at_end:
                 raise Broken("when it was done")
+            self.raised = False
             return answer
 
         return with_methods(cls, **{HOOK: hook})
