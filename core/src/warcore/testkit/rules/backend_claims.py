@@ -91,7 +91,8 @@ def builds(subject: Subject) -> None:
     Two backends were built side by side in SGLang where one should have wrapped the other (#31439):
     constructors had decided it, and what a constructor decides nobody can ask for beforehand.
 
-    Say it in `why_not`, where it costs a message, and not in `__init__`, where it costs a start.
+    Say it in `why_not`, where it costs a message, and not in `__init__`, where it costs a start; or
+    let `__init__` build what was accepted.
     """
     served = 0
     for shape in servable_of(subject, _every_shape(subject)):
@@ -138,7 +139,7 @@ def serves(subject: Subject) -> None:
     A speculative engine gave a few wrong tokens (SGLang #34959), and for long nobody knew: nothing
     crashed, the texts were nearly right, and there was no oracle to compare them with.
 
-    Refuse in `why_not` what no test of yours computes.
+    Refuse in `why_not` what no test of yours computes, or compute it and test it.
     """
     served = 0
     for shape, graph in claimed(subject, claims(subject)):

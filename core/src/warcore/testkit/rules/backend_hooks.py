@@ -45,6 +45,7 @@ def static_addresses(subject: Subject) -> None:
     left every replay with the page table of its capture (#26019).
 
     Write in place, into memory from `ctx.static`; one buffer for one purpose, as large as it gets.
+    Or answer None in `graph_key`: such steps run eagerly, and nothing is captured.
     """
     residence = Residence()
     followed = attrs.evolve(subject, cls=residence.within(subject.cls))

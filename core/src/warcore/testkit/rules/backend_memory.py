@@ -36,7 +36,8 @@ def never_writes(subject: Subject) -> None:
     Rows of a running request that were rewritten under it sent its pages to slot 0 in SGLang
     (#29352); each writer was right when it was tested alone, and people saw spikes of a metric.
 
-    Write into memory from `ctx.static`; the tables belong to the scheduler.
+    Write into memory from `ctx.static`, or into a copy of the rows; the tables belong to the
+    scheduler.
     """
     with page_guard() as guard:
         for stand in stands(subject, guard=guard):
@@ -70,7 +71,8 @@ def padding(subject: Subject) -> None:
     Weight 0 times the NaN of a slot that nobody had written was NaN in vLLM (#641), and again in
     FlashAttention 3 (flash-attention #1745): an answer was lost to what lay beside it.
 
-    Let padding and masked positions load a slot of the request's own; a mask alone is not enough.
+    Let padding and masked positions load a slot of the request's own, or put zeros in place of what
+    they loaded (`torch.where`); a mask of the scores alone is not enough.
     """
     for stand in stands(subject):
         for cell in cells_of(subject, stand):
@@ -110,7 +112,8 @@ def could_be_earlier(subject: Subject) -> None:
     A draft of several layers never published its event in SGLang (#36752): its answers were right,
     each of its steps was as late as with a coarse fence, and nobody knew what that cost.
 
-    Declare the earlier end: the kit has just seen that nothing is read after it.
+    Declare the earlier end: the kit has just seen that nothing is read after it. Or name the check
+    in `known_failures`, with the reason why it stays.
     """
     slacks = _slacks(subject)
     if not slacks:

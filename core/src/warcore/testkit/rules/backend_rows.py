@@ -45,7 +45,8 @@ def replays(subject: Subject) -> None:
     Padding tokens of a graph wrote their states into the last slot of the cache in vLLM (#43869),
     which was somebody's; eager steps, which have no padding, were right.
 
-    Write all of a static buffer in each step, up to `padded_size` and `padded_tokens`.
+    Write all of a static buffer in each step, up to `padded_size` and `padded_tokens`; or answer
+    None in `graph_key`, and such steps run eagerly.
     """
     replayed = 0
     for stand in stands(subject, graphs=(GraphKind.UNBROKEN, GraphKind.BREAKABLE)):

@@ -48,7 +48,8 @@ def snapshot_answers(subject: Subject) -> None:
     A draft of several layers never told an end in SGLang (#36752): every step of it waited for the
     whole forward, and nobody was told.
 
-    Return a SharedReadEnds or None; `num_qo_tokens` is the bucket's where a graph will replay.
+    Return a SharedReadEnds or None; `num_qo_tokens` is the bucket's where a graph will replay. Or
+    leave the hook out: the static vote holds then.
     """
     _applies(subject)
     asked = Asked()
@@ -121,8 +122,8 @@ def snapshot_is_of_its_batch(subject: Subject) -> None:
 
 @check("backend", needs=("backend.votes",), after=("backend.snapshot_is_of_its_batch",))
 def snapshot_may_fail(subject: Subject) -> None:
-    """If the snapshot hook raises, at whatever point, the step is coarse and right, and the next one
-    is right too.
+    """If the snapshot hook raises, at whatever point, the step is coarse and right, and the next is
+    right too.
 
     A hook of SGLang raised in the middle, on an attribute that one way of construction had not set
     (after #35947). A late fence is no harm; half a table that the layers take for a whole one is.
@@ -172,7 +173,8 @@ def snapshot_is_true(subject: Subject) -> None:
     A draft's graph of SGLang gathered again what its declaration said had been taken before
     (#36335); pages were wrong, and there was no error.
 
-    Copy in the hook what the layers would read, in every branch, before you answer PRE_REPLAY.
+    Copy in the hook what the layers would read, in every branch, before you answer PRE_REPLAY; or
+    answer None for such a batch, and its static vote holds.
     """
     _applies(subject)
     asked = Asked()

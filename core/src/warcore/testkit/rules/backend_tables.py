@@ -33,8 +33,8 @@ def reads_anew(subject: Subject) -> None:
     Translated pages that layers kept from step to step were stale in six reports of one engine
     (SGLang #27091 and after): a row had come to another request, whose pages are others.
 
-    Gather in the metadata of every step. Neither a row nor a length nor an address tells whether
-    the table has changed since.
+    Gather in the metadata of every step, or in its layers, where you declare POST_REPLAY. Neither a
+    row nor a length nor an address tells whether the table has changed since.
     """
     for stand in stands(subject):
         for cell in _cells(subject, stand):
@@ -78,7 +78,8 @@ def leaves_the_batch(subject: Subject) -> None:
     No public incident; the kit was refuted by it: `batch.seq_lens.sub_(1)` for a kernel that counts
     otherwise is right in the backend, and shifts what the core samples and publishes after it.
 
-    Write into memory of your own: `torch.sub(batch.seq_lens, 1, out=...)`.
+    Write into memory of your own, `torch.sub(batch.seq_lens, 1, out=...)`, or go on with a new
+    tensor, `batch.seq_lens - 1`.
     """
     for stand in stands(subject, graphs=(GraphKind.NONE,)):
         for cell in cells_of(subject, stand):

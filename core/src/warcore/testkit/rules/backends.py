@@ -31,8 +31,8 @@ def votes(subject: Subject) -> None:
     An answer that nobody had given on purpose, that of the base class, stood for what a wrapper of
     SGLang held (#34982), and steps were fenced by it.
 
-    Answer every ForwardMode from constants; what depends on a batch belongs into
-    `prepare_prefill_shared_read_snapshot`.
+    Answer every ForwardMode from constants, or leave that to the base class; what depends on a
+    batch belongs into `prepare_prefill_shared_read_snapshot`.
     """
     try:
         # Wiring asks for every vote, twice.
@@ -51,7 +51,8 @@ def captures(subject: Subject) -> None:
     Questions to the device in each step held up SGLang's scheduler (#31468, #29075), and eagerly
     they only cost time: in a graph there is no host to wait, and the value is that of the capture.
 
-    Keep host reads and shapes that depend on data in `init_forward_metadata_out_graph`.
+    Keep host reads and shapes that depend on data in `init_forward_metadata_out_graph`; or answer
+    None in `graph_key`, and such steps run eagerly.
     """
     name = ""
     try:
@@ -84,6 +85,7 @@ def parity(subject: Subject) -> None:
     fell by a twentieth with long drafts, and nothing else told.
 
     Compare the failing cell with dense attention; lengths, windows and masks are the usual places.
+    A shape that you do not mean to serve is refused in `why_not`.
     """
     for stand in stands(subject):
         for cell in cells_of(subject, stand):
@@ -126,7 +128,8 @@ def overwritten(subject: Subject) -> None:
     #30471). This is the worst that a scheduler may legally do, made deterministic: an alias in
     place of a copy, or a kernel with a pointer of its own, shows whatever it is written in.
 
-    Keep a copy in memory of your own, not a view; `.to()` and slicing may give views.
+    Keep a copy in memory of your own, not a view; `.to()` and slicing may give views. Or declare
+    the later end.
     """
     told = False
     found: list[Failure] = []

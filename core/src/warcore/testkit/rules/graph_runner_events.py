@@ -82,7 +82,8 @@ def marker(subject: Subject) -> None:
     SGLang fenced graphs of its drafts at their front, although their metadata still read (#37936,
     #31270); under load a row of the table changed in the middle of it.
 
-    Hand `ctx.marker` to `ctx.step` within the capture, once, and return it from `marker(bucket)`.
+    Hand `ctx.marker` to `ctx.step` within the capture, once, and return it from `marker(bucket)`;
+    or return None there, and such reads are fenced at the end of the replay.
     """
     with quiet_torch(), runner_stand(subject, SharedReadEnds.IN_REPLAY) as stand:
         for mode in captured(subject):

@@ -44,7 +44,8 @@ def replays_equal_eager(subject: Subject) -> None:
     A merged set-up of metadata made new tensors where the graph read the old ones (SGLang #26019):
     page tables of zeros, and answers that nobody had asked for.
 
-    Load each static input in place before each replay, and replay the graph of that very bucket.
+    Load each static input in place before each replay, and replay the graph of that very bucket. Or
+    leave the mode out of `modes`: its steps run eagerly.
     """
     for mode, stand, plain in _pairs(subject):
         for size in EDGES:
@@ -63,7 +64,8 @@ def padding(subject: Subject) -> None:
     Padding of a draft's graph had lengths below zero in SGLang (#31270), which no kernel is made
     for: what it reads and writes then belongs to others.
 
-    Fill what lies behind the live rows and tokens with row 0, slot 0 and length 1 in each load.
+    Fill what lies behind the live rows and tokens with row 0, slot 0 and length 1 in each load, or
+    leave `load` to the base class.
     """
     for mode, stand, _ in _pairs(subject):
         for size in range(1, BUCKETS[-1] + 1):
@@ -79,7 +81,8 @@ def smaller_after_larger(subject: Subject) -> None:
     A stale tail of indices, which no request of the batch had written, corrupted the state of
     others that were alive beside it in TensorRT-LLM (#13278).
 
-    Write every element that a replay reads in each load, padding included.
+    Write every element that a replay reads in each load, padding included, or leave `load` to the
+    base class.
     """
     for mode, stand, plain in _pairs(subject):
         for size in LARGE_THEN_SMALL:
@@ -97,7 +100,8 @@ def unequal_lengths(subject: Subject) -> None:
     Graphs of SGLang laid the tokens of a draft out by one number for each request and asked for
     them by another (#27545): with more than one request, each read at the wrong offset.
 
-    Load `q_start` and `q_row` like the other inputs: they change while the bucket stays.
+    Load `q_start` and `q_row` like the other inputs: they change while the bucket stays. Or leave
+    the mode out of `modes`: its steps run eagerly.
     """
     for mode, stand, plain in _pairs(subject):
         for size in EDGES:

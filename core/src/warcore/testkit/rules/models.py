@@ -127,7 +127,7 @@ def places_differ(subject: Subject) -> None:
     A table of rotations that ended at 4096 served contexts of ten times as many tokens (pegainfer
     #220). Shorter texts are right, and nothing is out of range where the table is cut or wraps.
 
-    Make such tables for `max_context` positions, and look a position up as it is.
+    Make such tables for `max_context` positions and look each up as it is, or describe fewer.
     """
     it = loaded(subject)
     places = boundaries(it)

@@ -139,7 +139,7 @@ def true_is_true(subject: Subject) -> None:
     pass still gathered from the table: wrong pages, and no error (SGLang #36335, #37988).
 
     Stage every runner of `ctx.drafts` with the very batch, and return True only if each one gave
-    PRE_REPLAY.
+    PRE_REPLAY; or return False, which costs overlap and nothing else.
     """
     for case in _cases(subject):
         load = partial(_load, subject, case)
@@ -240,7 +240,8 @@ def could_be_earlier(subject: Subject) -> None:
     A stager that always declines is right and of no use: each prefill step waits for the whole
     forward, as the steps of a draft that never published did in SGLang (#36752).
 
-    Let `runner.stage(batch)` tell what remains, and pass that on.
+    Let `runner.stage(batch)` tell what remains, and pass that on; or name the check in
+    `known_failures`, with the reason why it declines.
     """
     for case in _cases(subject):
         log = StageLog()
