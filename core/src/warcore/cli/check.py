@@ -98,10 +98,10 @@ def check(
 ) -> None:
     """Hold the installed plugin NAME to the contract of warcore.
 
-    Runs each check in a process of its own, for at most 60 s; with --all or TRITON_INTERPRET=1 for
-    at most 600 s; WARCORE_CHECK_TIMEOUT=SECONDS sets another limit. Exit code: 0 conformant, 1 not
-    conformant, 2 it could not be found out; 130 for Ctrl-C, with what was found until then in the
-    JSON document.
+    Runs each check in a process of its own, for at most 60 s; with --all, and where kernels are
+    interpreted, for at most 600 s. WARCORE_CHECK_TIMEOUT=SECONDS sets another limit. Exit code: 0
+    conformant, 1 not conformant, 2 it could not be found out; 130 for Ctrl-C, with what was found
+    until then in the JSON document.
     """
     from warcore.cli.files import Target
     from warcore.cli.loading import torch_needed

@@ -10,7 +10,7 @@ from warcore.errors import ConfigError
 TIMEOUT_VARIABLE: Final = "WARCORE_CHECK_TIMEOUT"
 """Environment variable: seconds that one check may take.
 
-If it is not set, 60; 600 for `--all`, and where Triton's kernels are interpreted.
+If it is not set, 60; 600 for `--all`, and with `TRITON_INTERPRET=1`.
 """
 
 
