@@ -14,8 +14,8 @@ FLOORS: Final = (
     "contract hookspecs errors options",
     "registry installed records description deprecation probe device shared staging",
     (
-        "batch request output outbox found transcript pools windows memory relay model backend hybrid "
-        "scope fence resolution gates limits modelrunner draws samplingparams"
+        "batch request output outbox found transcript pools windows memory relay model backend "
+        "hybrid scope fence resolution gates limits modelrunner draws samplingparams"
     ),
     (
         "runner recording graphs inputs captures step launch spec stager sampling acceptance "
