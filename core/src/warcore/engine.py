@@ -125,9 +125,10 @@ class Engine:
                     yield refusal(place, prompt, error)
             while index_of:
                 # Somebody else's step may have brought some already.
-                outputs = self._outbox.take(index_of)
-                if not outputs:
-                    self._advance()
+                with self._alone():
+                    outputs = self._outbox.take(index_of)
+                    if not outputs:
+                        self._step()
                 for output in outputs:
                     place = index_of[output.index]
                     if output.finished:
@@ -185,12 +186,13 @@ class Engine:
         Its `index` is the request's number. Outputs of a `generate` or `stream` that goes on are
         kept for it.
 
-        Whatever is raised here ends the engine: what a schedule-stream write raised, an allocation
-        on the host that failed, KeyboardInterrupt. A step that fails on the device ends the
+        Whatever the step itself raises ends the engine: what a schedule-stream write raised, an
+        allocation on the host that failed, KeyboardInterrupt. A forward that fails ends the
         requests of its launch, and raises nothing.
         """
-        self._advance()
-        return self._outbox.take(self._outbox.free)
+        with self._alone():
+            self._step()
+            return self._outbox.take(self._outbox.free)
 
     @property
     def has_work(self) -> bool:
@@ -240,12 +242,8 @@ class Engine:
         finally:
             self._in_use.release()
 
-    def _advance(self) -> None:
-        """One iteration; what came of it lies in the outbox then."""
-        with self._alone():
-            self._step()
-
     def _step(self) -> None:
+        """One iteration; what came of it lies in the outbox then."""
         import torch
 
         scheduler = self._assembly.scheduler

@@ -94,6 +94,7 @@ class Launcher:
             self._writes.append(self._shared.write_pages(places, pages))
         if mapped[0]:
             self._writes.append(self._shared.write_map(full, swa))
+        drafted = self._limits.drafted if mode is ForwardMode.TARGET_VERIFY else None
         launch = Launch(
             mode=mode,
             entries=entries,
@@ -102,12 +103,7 @@ class Launcher:
             sampling=sampling,
             writes=self._writes.copy(),
             block=block.tensor,
-            result=room(
-                self._device,
-                len(entries),
-                block.tensor.dtype,
-                self._limits.drafted if mode is ForwardMode.TARGET_VERIFY else None,
-            ),
+            result=room(self._device, len(entries), block.tensor.dtype, drafted),
         )
         self._writes.clear()
         if fenced:

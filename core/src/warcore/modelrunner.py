@@ -26,7 +26,7 @@ class ModelRunner(ABC):
         The output of a replay lies in static memory, which the next replay may write over.
         WiringError if another phase has settled this launch's fence: this one would read shared
         buffers that the next step may have rewritten. In a prefill step that a stager has vouched
-        for, so is every pass of a staged runner but the one that was staged.
+        for, every pass of a staged runner but the one that was staged is refused too.
         """
 
     @abstractmethod
@@ -35,5 +35,5 @@ class ModelRunner(ABC):
 
         For a stager, on the forward stream: runs the out-graph metadata and the snapshots of a
         prefill batch. PRE_REPLAY: nothing shared is read later in this step. Raises what the
-        backend raises.
+        backend raises; WiringError once the step's reads were declared to be over.
         """

@@ -96,6 +96,12 @@ class PublishingRunner(ModelRunner):
 
     def stage(self, batch: ForwardBatch) -> SharedReadEnds:
         """As `ModelRunner.stage` has it."""
+        if self._is_published():
+            raise WiringError(
+                f"a {self.role} runner would be staged for {batch.mode.name} after the reads of "
+                "the step were declared to be over",
+                next="stage in a stager's `stage`, which comes before that",
+            )
         self._staged = None
         self._backend.init_forward_metadata_out_graph(batch)
         # What else reads in this step was asked at the gate before; this is about the runner alone.
@@ -145,12 +151,17 @@ class PublishingRunner(ModelRunner):
         reader whom nobody declared, and for one that was staged: it read ahead for one pass.
         """
         fence = self._fence
+        if fence is None or not self._is_published():
+            return False
+        vouched = self._engine.later_prefill_reader and not self._was_staged
+        return not (fence.prefill and vouched)
+
+    def _is_published(self) -> bool:
+        """Whether the next step may go on writing: in a prefill step, if the fence is fine."""
+        fence = self._fence
         if fence is None or not fence.settled:
             return False
-        if not fence.prefill:
-            return True
-        vouched = self._engine.later_prefill_reader and not self._was_staged
-        return fence.reason is FenceReason.FINE and not vouched
+        return not fence.prefill or fence.reason is FenceReason.FINE
 
     # ---- the two ways of a step: where each records and offers -----------------------------------
 

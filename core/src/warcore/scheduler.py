@@ -6,6 +6,7 @@ When pages run out the newest request steps back and is resumed later from its s
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from warcore.launcher import Launcher
     from warcore.limits import Limits
     from warcore.request import Request
+
+
+log = logging.getLogger("warcore.scheduler")
 
 
 # ---- the two loops: one iteration each ---------------------------------------------------------
@@ -258,7 +262,8 @@ class Scheduler:
                 self.tokens += 1
                 if request.finished:  # and what stands behind its end is nobody's
                     break
-        except Exception as error:  # noqa: BLE001  a tokenizer's failure ends its own request
+        except Exception as error:  # a tokenizer's failure ends its own request
+            log.exception("a token of request %d cannot be decoded", request.id)
             request.finish(FinishReason.ERROR, error)
         if request.finished:
             self._forget(request)

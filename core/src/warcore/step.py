@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from typing import TYPE_CHECKING
 
@@ -51,13 +52,14 @@ class Step:
         A failure is the launch's: it is kept there, its fence closes coarse, and the stream goes
         on with the next launch.
         """
+        outer = sys.exc_info()[1]  # what its caller may be handling
         try:
             self._check_writes(launch)
             self._forward(launch)
         except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin ends its own launch only
             launch.error = error
             # The error outlives the step; what its frames hold of the forward must not.
-            _clear_frames(error)
+            _clear_frames(error, outer)
             launch.keep = None
             self._void(launch)
         finally:
@@ -140,10 +142,16 @@ class Step:
             fence.expect(owner, last)
 
 
-def _clear_frames(error: BaseException | None) -> None:
-    """Let go of what the frames of an error hold, and of those that it came from."""
-    seen: list[BaseException] = []
-    while error is not None and all(error is not each for each in seen):
-        traceback.clear_frames(error.__traceback__)
-        seen.append(error)
-        error = error.__cause__ or error.__context__
+def _clear_frames(error: BaseException, outer: BaseException | None) -> None:
+    """Let go of what the frames of an error hold, and of those that it came from.
+
+    outer: one that is not the step's, and what that came from is not either.
+    """
+    left: list[BaseException | None] = [error]
+    seen: list[BaseException | None] = [None, outer]
+    while left:
+        each = left.pop()
+        if each is not None and all(each is not other for other in seen):
+            seen.append(each)
+            traceback.clear_frames(each.__traceback__)
+            left += [each.__cause__, each.__context__]

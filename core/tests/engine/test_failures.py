@@ -161,6 +161,8 @@ def test_what_the_frames_of_a_failure_held_is_let_go_and_that_of_its_cause(host)
             try:
                 self.fail(large)
             except AuthorError as error:
+                if batch.mode is ForwardMode.DECODE:
+                    raise MemoryError("no room") from LookupError("another")
                 raise MemoryError("no room") from error
 
         def fail(self, tensor):
@@ -173,6 +175,20 @@ def test_what_the_frames_of_a_failure_held_is_let_go_and_that_of_its_cause(host)
         assert isinstance(output.cause.__cause__, AuthorError)
         assert held
         assert all(each() is None for each in held)
+
+
+def test_what_the_frames_of_the_callers_own_error_hold_stays(host):
+    def fail():
+        held = "of the caller"
+        raise ValueError(held)
+
+    with engine(host=host, **explosive("forward", prefills_z)) as running:
+        try:
+            fail()
+        except ValueError as error:
+            running.generate("bZd", PARAMS)
+            frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
+    assert frames[-1]["held"] == "of the caller"
 
 
 def test_a_request_that_was_aborted_before_its_launch_failed_stays_aborted(host):

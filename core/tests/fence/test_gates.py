@@ -179,7 +179,7 @@ class Ahead(Stager):
 @pytest.fixture
 def staged():
     """(log, run): `run(batch of the stager)` executes the draft behind a target whose stager has
-    staged it."""
+    staged it; `run(batch, method)` calls another method of it."""
     log, stager = [], Ahead()
     with LoggingDevice(log) as device:
         engine = read_engine_scope(Later(None), {"s": stager})
@@ -196,7 +196,12 @@ def staged():
         stream.submit(target.execute, batch_of(ForwardMode.EXTEND)).result()
         assert fence.reason is FenceReason.FINE
         log.clear()
-        yield log, lambda batch: stream.submit(draft.execute, batch(stager.staged)).result()
+        yield (
+            log,
+            lambda batch, method="execute": stream.submit(
+                getattr(draft, method), batch(stager.staged)
+            ).result(),
+        )
 
 
 def test_a_staged_draft_reads_nothing_more(staged):
@@ -211,6 +216,13 @@ def test_a_staged_draft_that_goes_on_elsewhere_is_an_error_before_it_reads(stage
     with pytest.raises(WiringError, match="would read shared buffers after the phase") as raised:
         run(lambda batch: attrs.evolve(batch, **{name: getattr(batch, name).clone()}))
     assert raised.value.next.startswith("after a prefill, execute a runner once")
+    assert log == []
+
+
+def test_nobody_is_staged_once_the_event_is_published(staged):
+    log, run = staged
+    with pytest.raises(WiringError, match="would be staged for EXTEND after the reads"):
+        run(lambda batch: batch, "stage")
     assert log == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from testkit.test_report import PLATFORM, RECORD
 from wrong_plugins.catalogue import entries, under_check
@@ -33,7 +34,8 @@ def said(*results, device="host"):
 
 
 CLEAN = (result("no_late_access", Outcome.PASSED), result("overwritten", Outcome.PASSED))
-COARSE = "EXTEND: UNKNOWN \u2014 nothing is claimed: each step is coarse"
+COARSE = "EXTEND: UNKNOWN \u2014 nothing is claimed: a step is coarse unless its snapshot says "
+COARSE += "otherwise"
 
 
 def test_a_clean_guard_and_a_silent_poison_prove_the_paths_that_were_walked():
@@ -128,7 +130,12 @@ def test_where_the_snapshot_alone_tells_an_end_the_verdict_is_on_what_it_tells(
 
 def test_a_snapshot_that_tells_nothing_claims_nothing():
     told = result("snapshot_is_true", Outcome.NOT_APPLICABLE, ends={"none": {"extend": "UNKNOWN"}})
-    assert said(told) == [COARSE]
+    assert said(told) == ["EXTEND: UNKNOWN \u2014 nothing is claimed: each step is coarse"]
+
+
+def test_a_snapshot_without_the_cell_that_was_asked_for_has_not_been_asked():
+    told = result("snapshot_is_true", Outcome.NOT_APPLICABLE, ends={"none": {"extend": "UNKNOWN"}})
+    assert said(attrs.evolve(told, cells=0)) == [COARSE]
 
 
 def test_a_check_in_which_the_plugin_raised_refutes_nothing():

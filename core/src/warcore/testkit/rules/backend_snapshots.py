@@ -185,8 +185,8 @@ def snapshot_is_true(subject: Subject) -> None:
     else:
         everywhere = chain(prefill_stands(subject, cls), claimed_stands(subject, cls))
         claims = _refuse_other_output(subject, everywhere, asked)
-    if not claims and not subject.cells:
-        raise NotApplicable("it claims nothing for any batch: its static votes hold")
+    if not claims:
+        raise NotApplicable("it claims nothing for any of these batches: its static votes hold")
 
 
 def _refuse_late(subject: Subject, cls: Any, asked: Asked) -> int:

@@ -44,7 +44,8 @@ def last_reader(subject: Subject) -> None:
     or behind the wrong one of several draft runners (SGLang #35057, #36752): page tables were
     rewritten while a phase read them.
 
-    Name the runner whose phase reads last; vote in `shared_read_ends` for reads of your own.
+    Name the runner whose phase reads last; vote UNKNOWN in `shared_read_ends` for
+    reads of your own that come later.
     """
     _refuse_late(subject, is_decode, "steps whose shared reads are over at their event")
 

@@ -30,6 +30,7 @@ REFUTING: Final = (GUARD, POISON, ADDRESSES, "backend.composite", SNAPSHOT)
 NOTHING_RESTS: Final = (
     "nothing rests on it: a prefill is fine only with PRE_REPLAY, declared or from its snapshot"
 )
+_UNASKED: Final = "a step is coarse unless its snapshot says otherwise"
 _EAGER = "eager"
 _FAILED = {Outcome.FAILED, Outcome.EXPECTED_FAILURE}
 
@@ -88,7 +89,9 @@ def _verdict(
     extends = mode == ForwardMode.EXTEND.value
     if ends == "UNKNOWN":
         told = by_check.get(SNAPSHOT) if extends else None
-        return _of_snapshots(told, graphs) or (None, "nothing is claimed: each step is coarse")
+        asked = not extends or (told is not None and told.cells != 0)
+        rest = "each step is coarse" if asked else _UNASKED
+        return _of_snapshots(told, graphs) or (None, f"nothing is claimed: {rest}")
     earlier = by_check.get(EARLIER)
     lost = None if earlier is None else _could_be_earlier(earlier, f"{ends} for {mode} steps")
     if extends and ends != "PRE_REPLAY" and lost is None:
