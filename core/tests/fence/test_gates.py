@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import attrs
 import pytest
 from drafters import Wrong
@@ -141,12 +143,16 @@ DRAFT_PASSES = (ForwardMode.EXTEND, ForwardMode.DRAFT_EXTEND)
 """How a draft may catch up with what the target has prefilled."""
 
 
-def prefill(log, algorithm, stagers, mode, vote=SharedReadEnds.PRE_REPLAY):
-    """A prefill step of the target, and then a pass of a draft; the log of the draft's part."""
+@contextmanager
+def behind_a_prefill(log, algorithm, stagers, vote=SharedReadEnds.PRE_REPLAY):
+    """(fence, run) behind a prefill step of the target: `run(method, batch)` calls a method of the
+    draft's runner, by name. The log is of the draft's part."""
     with LoggingDevice(log) as device:
         engine = read_engine_scope(algorithm, stagers)
         target = runner_of(device, Logging(log, vote=vote), engine=engine)
         draft = runner_of(device, Logging(log), engine=engine, role="draft")
+        for stager in stagers.values():
+            stager.draft = draft
         fence = LoggingFence(device, ForwardMode.EXTEND)
         fence.expect(target, ForwardMode.EXTEND)
         target.lend(fence)
@@ -154,7 +160,13 @@ def prefill(log, algorithm, stagers, mode, vote=SharedReadEnds.PRE_REPLAY):
         stream = device.stream("forward")
         stream.submit(target.execute, batch_of(ForwardMode.EXTEND)).result()
         log.clear()
-        stream.submit(draft.execute, batch_of(mode)).result()
+        yield fence, lambda method, batch: stream.submit(getattr(draft, method), batch).result()
+
+
+def prefill(log, algorithm, stagers, mode, vote=SharedReadEnds.PRE_REPLAY):
+    """The fence of a prefill step of the target and then a pass of a draft."""
+    with behind_a_prefill(log, algorithm, stagers, vote) as (fence, run):
+        run("execute", batch_of(mode))
     return fence
 
 
@@ -169,7 +181,7 @@ class Ahead(Stager):
     """Stages the draft with a batch of the same rows and positions, and vouches for it."""
 
     def __init__(self):
-        self.draft = None
+        self.draft = self.staged = None
 
     def stage(self, batch):
         self.staged = batch_of(ForwardMode.EXTEND)
@@ -181,27 +193,9 @@ def staged():
     """(log, run): `run(batch of the stager)` executes the draft behind a target whose stager has
     staged it; `run(batch, method)` calls another method of it."""
     log, stager = [], Ahead()
-    with LoggingDevice(log) as device:
-        engine = read_engine_scope(Later(None), {"s": stager})
-        target = runner_of(device, Logging(log, vote=SharedReadEnds.PRE_REPLAY), engine=engine)
-        draft = runner_of(
-            device, Logging(log, vote=SharedReadEnds.PRE_REPLAY), engine=engine, role="draft"
-        )
-        stager.draft = draft
-        fence = LoggingFence(device, ForwardMode.EXTEND)
-        fence.expect(target, ForwardMode.EXTEND)
-        target.lend(fence)
-        draft.lend(fence)
-        stream = device.stream("forward")
-        stream.submit(target.execute, batch_of(ForwardMode.EXTEND)).result()
+    with behind_a_prefill(log, Later(None), {"s": stager}) as (fence, run):
         assert fence.reason is FenceReason.FINE
-        log.clear()
-        yield (
-            log,
-            lambda batch, method="execute": stream.submit(
-                getattr(draft, method), batch(stager.staged)
-            ).result(),
-        )
+        yield log, lambda batch, method="execute": run(method, batch(stager.staged))
 
 
 def test_a_staged_draft_reads_nothing_more(staged):
