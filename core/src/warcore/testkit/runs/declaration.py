@@ -27,7 +27,7 @@ EARLIER: Final = "backend.could_be_earlier"
 SNAPSHOT: Final = "backend.snapshot_is_true"
 REFUTING: Final = (GUARD, POISON, ADDRESSES, "backend.composite", SNAPSHOT)
 """The checks whose failure says that an end is declared too early."""
-NOTHING_RESTS: Final = (
+_NOTHING_RESTS: Final = (
     "nothing rests on it: a prefill is fine only with PRE_REPLAY, declared or from its snapshot"
 )
 _UNASKED: Final = "a step is coarse unless its snapshot says otherwise"
@@ -96,7 +96,7 @@ def _verdict(
     lost = None if earlier is None else _could_be_earlier(earlier, f"{ends} for {mode} steps")
     if extends and ends != "PRE_REPLAY" and lost is None:
         # Such a prefill is coarse, so no check has looked behind the end that it declares.
-        return _of_snapshots(by_check.get(SNAPSHOT), graphs) or (None, NOTHING_RESTS)
+        return _of_snapshots(by_check.get(SNAPSHOT), graphs) or (None, _NOTHING_RESTS)
     failed = [r for name in REFUTING if (r := by_check.get(name)) and r.outcome in _FAILED]
     for result in failed:
         seen = _seen(result, mode, graphs)
