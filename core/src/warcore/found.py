@@ -1,4 +1,4 @@
-"""What a step found out: how it is packed on the device, and read once the host has it.
+"""What a step found out: packed on the device, read once the host has it, and counted.
 
 A step without drafts gives [B] i64, the sampled tokens. A verify of K drafted tokens gives
 [B, K + 3] i64: how many tokens follow, among how many drafted ones they were sought, then the
