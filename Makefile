@@ -71,7 +71,7 @@ bench: $(done)/tools
 	set -e; for file in benchmarks/[a-z]*.py; do $(python) $$file; done
 
 score: $(done)/tools
-	TRITON_INTERPRET=1 $(python) scripts/score.py --write $(ARGS)
+	TRITON_INTERPRET=1 $(python) scripts/score.py --write --workers $(WORKERS) $(ARGS)
 
 set-up: $(done)/tools
 

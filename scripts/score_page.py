@@ -19,7 +19,7 @@ PLUGINS = ROOT / "core/tests/wrong_plugins"
 _ABOUT: Final = """\
 Who checks the checks? Plugins that are wrong on purpose, each in one way. Each must turn exactly
 its check red; the right ones must pass, whatever the repeat. This page is what this command wrote,
-on the host device:"""
+on the host device; it takes hours, and goes on from its record when it was stopped:"""
 _HELD: Final = """\
 CI holds less, and each time: `make test` runs each wrong plugin's own check. That it turns no other
 one red, and that the right ones pass 20 times, is what `make test-all` holds."""
@@ -53,7 +53,8 @@ def _lines(score: Mapping[str, Any]) -> Iterator[str]:
     yield "<!-- Written by scripts/score.py --write. -->"
     yield "# The score of the kit\n"
     yield f"{_ABOUT}\n"
-    yield f"```bash\nmake score ARGS='--repeats {repeats}'\n```\n"
+    yield f"```bash\nmake score ARGS='--repeats {repeats} --record score.jsonl'\n```\n"
+    yield f"Its results are of {' and '.join(score['trees'])}.\n"
     exact = sum(each["exact"] for each in wrong)
     alarms = sum(len(each["alarms"]) for each in right)
     runs = sum(each["runs"] for each in right)

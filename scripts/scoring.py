@@ -24,7 +24,7 @@ from warcore.testkit.runs.selection import Selection  # noqa: E402
 from warcore.testkit.subject import Subject  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from warcore.testkit.runs.check import Check
     from warcore.testkit.runs.isolation import Isolation
@@ -53,7 +53,7 @@ class Found:
 
 @attrs.frozen
 class Cleared:
-    """What the checks say of one right plugin, in all repeats together."""
+    """What the checks say of one right plugin, in one repeat or in several together."""
 
     name: str
     runs: int
@@ -64,6 +64,18 @@ class Cleared:
     unproven: tuple[str, ...]
     """The checks that could not run, once for each time."""
     seconds: float
+
+    @classmethod
+    def of(cls, repeats: Sequence[Cleared]) -> Cleared:
+        """What several came to, the first of them first."""
+        return cls(
+            repeats[0].name,
+            sum(each.runs for each in repeats),
+            repeats[0].passed,
+            tuple(name for each in repeats for name in each.alarms),
+            tuple(name for each in repeats for name in each.unproven),
+            sum(each.seconds for each in repeats),
+        )
 
 
 @attrs.frozen
@@ -123,25 +135,20 @@ def held(entry: Any, isolation: Isolation, *, own: bool = False) -> Found:
     )
 
 
-def cleared(right: Right, isolation: Isolation, *, repeats: int = 1, first: bool = True) -> Cleared:
-    """A right plugin, held to all its checks, and `repeats - 1` times more to those of its kind.
+def cleared(right: Right, isolation: Isolation, *, first: bool = True) -> Cleared:
+    """A right plugin, held once to all its checks, or once more to those of its kind.
 
     What is asked of every plugin (its package, its import) has nothing that chance could change;
     first: whether that is asked at all.
     """
-    results: list[Result] = []
-    passed = 0
-    for repeat in range(repeats):
-        checks = [c for c in right.checks if c.kind is not None or (first and not repeat)]
-        with tempfile.TemporaryDirectory() as folder, right.subject(Path(folder, "s")) as subject:
-            results += _results(subject, checks, isolation)
-        if not repeat:
-            passed = sum(result.outcome is Outcome.PASSED for result in results)
+    checks = [check for check in right.checks if check.kind is not None or first]
+    with tempfile.TemporaryDirectory() as folder, right.subject(Path(folder, "s")) as subject:
+        results = _results(subject, checks, isolation)
     alarms = {Outcome.FAILED, Outcome.BLOCKED}
     return Cleared(
         right.name,
-        repeats,
-        passed,
+        1,
+        sum(result.outcome is Outcome.PASSED for result in results),
         tuple(r.check.name for r in results if r.outcome in alarms),
         tuple(r.check.name for r in results if r.outcome is Outcome.UNPROVEN),
         sum(result.seconds for result in results),

@@ -7,10 +7,12 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import attrs
 import pytest
 import score
 from score_page import PAGE, is_detector, page
-from scoring import Cleared, Right, cleared, held, right_plugins, wrong_plugins
+from score_record import Record, Task, tree
+from scoring import Cleared, Found, Right, cleared, held, right_plugins, wrong_plugins
 from wrong_plugins.catalogue import DETECTORS, entries, under_check
 
 from warcore.records import KINDS
@@ -77,8 +79,6 @@ def test_what_an_import_sets_is_seen_by_a_check_whose_own_process_has_imported_i
 
 
 def test_a_plugin_that_is_not_found_is_not_exact(isolation):
-    import attrs
-
     (entry,) = wrong_plugins("models/shouts")
     for change in ({"breaks": "model.forward_is_pure"}, {"detectors": ("guard",)}):
         assert not held(attrs.evolve(entry, **change), isolation, own=True).is_exact
@@ -89,7 +89,7 @@ def test_a_right_plugin_that_is_found_is_a_false_alarm(isolation):
     (right,) = right_plugins("models/keeps_the_contract")
     (check,) = [each for each in right.checks if each.name == entry.breaks]
     shouts = Right("shouts", lambda site: under_check(entry, site), (check,))
-    assert cleared(shouts, isolation, repeats=2).alarms == (entry.breaks, entry.breaks)
+    assert cleared(shouts, isolation).alarms == (entry.breaks,)
 
 
 def test_what_chance_cannot_change_is_held_in_the_first_repeat_only(isolation):
@@ -112,6 +112,59 @@ def test_the_document_has_every_plugin_and_its_schema(capsys, tmp_path, monkeypa
         ["model.tokenizer_is_sane"],
         True,
     )
+
+
+# ---- the record ----------------------------------------------------------------------------------
+
+ONCE = Cleared("models/right", 1, 11, (), (), 2.0)
+
+
+def test_a_score_goes_on_where_its_record_ends(capsys, tmp_path, monkeypatch):
+    file = tmp_path / "score.jsonl"
+    monkeypatch.setattr("sys.argv", ["score.py", "models/shouts", "--record", str(file)])
+    assert score.main() == 0
+    (first,) = file.read_text().splitlines()
+    assert "models/shouts" in capsys.readouterr().out
+    monkeypatch.setattr(score, "_results", lambda tasks, **_: iter(tasks and pytest.fail("again")))
+    assert score.main() == 0
+    assert file.read_text().splitlines() == [first]
+    out = capsys.readouterr().out
+    assert f"1 results are in {file}, of {json.loads(first)['tree']}" in out
+    assert "1 of 1 wrong plugins turn exactly their check red" in out
+
+
+def test_a_record_adds_up_the_repeats_of_a_right_plugin_and_names_what_was_scored(tmp_path):
+    file = tmp_path / "score.jsonl"
+    wrong = {"alarms": ("model.loads",), "unproven": ("model.names",), "passed": 9}
+    Record(file).add(Task("models/right", 1), "b", attrs.evolve(ONCE, **wrong))
+    Record(file).add(Task("models/right", 0), "a", ONCE)
+    record = Record(file)
+    assert record.trees == ["a", "b"]
+    assert record.cleared("models/right") == Cleared(
+        "models/right", 2, 11, ("model.loads",), ("model.names",), 4.0
+    )
+
+
+def test_a_record_keeps_what_a_wrong_plugin_was_found_by(tmp_path):
+    (entry,) = wrong_plugins("models/shouts")
+    found = Found(entry, (entry.breaks,), ("poison",), (), 3.0)
+    Record(tmp_path / "score.jsonl").add(Task(entry.name, None), "a", found)
+    assert Record(tmp_path / "score.jsonl").found(entry) == found
+
+
+@pytest.mark.parametrize("text", ["{", "3", "{}", '{"plugin": "a", "repeat": 0, "tree": "b"}'])
+def test_a_line_that_is_no_result_is_named(text, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "score.jsonl"
+    Record(file).add(Task("models/right", 0), "a", ONCE)
+    file.write_text(file.read_text() + text)
+    monkeypatch.setattr("sys.argv", ["score.py", "--record", str(file)])
+    with pytest.raises(SystemExit, match="2"):
+        score.main()
+    assert f"{file}, line 2 is no result" in capsys.readouterr().err
+
+
+def test_what_was_run_has_the_state_of_the_tree_with_it():
+    assert tree()
 
 
 # ---- the page ------------------------------------------------------------------------------------
@@ -157,7 +210,8 @@ def test_the_page_lists_every_right_plugin_without_a_false_alarm():
 
 def test_the_page_is_written_from_a_document():
     wrong = {"name": "opens_cuda", "breaks": "plugin.loads", "red": [], "seen_by": []}
-    text = page({"wrong": [{**wrong, "exact": False}], "right": []})
+    text = page({"wrong": [{**wrong, "exact": False}], "right": [], "trees": ["a", "b"]})
+    assert "of a and b." in text
     assert "**0 of 1 wrong plugins turn exactly" in text
     assert "[opens_cuda](../core/tests/wrong_plugins/opens_cuda)" in text
     assert "| nothing |" in text
