@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from warcore.errors import RequestError
 from warcore.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -83,10 +84,11 @@ class Request:
         """A request that waits.
 
         The context bounds it too: the last token needs no room, since nothing follows it.
+        RequestError if the tokenizer does not tell what ends an answer.
         """
         room = max_context - len(prompt_ids) + 1
         limit = room if params.max_new_tokens is None else min(room, params.max_new_tokens)
-        eos = frozenset() if params.ignore_eos else tokenizer.eos_ids
+        eos = frozenset() if params.ignore_eos else _eos_ids(tokenizer)
         output_ids: list[int] = []
         return cls(
             id=number,
@@ -164,3 +166,11 @@ class Request:
         except Exception as failure:  # noqa: BLE001  a tokenizer's failure ends its own request
             reason, error = FinishReason.ERROR, error or failure
         self.finish_reason, self.error = reason, error
+
+
+def _eos_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    try:
+        return frozenset(tokenizer.eos_ids)
+    except Exception as error:
+        what = f"the tokenizer does not tell its eos_ids: {type(error).__name__}: {error}"
+        raise RequestError(what, next="run with --debug for the traceback") from error

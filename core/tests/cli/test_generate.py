@@ -115,6 +115,16 @@ class TestSeveralPrompts:
         assert result.err.count("error:") == 1
         assert "prompts 2-3, 5: the tokenizer could not encode the prompt: ValueError" in result.err
 
+    @pytest.mark.parametrize("ends", [property(lambda _: {}["eos"]), 0])
+    def test_a_tokenizer_that_does_not_tell_what_ends_an_answer(
+        self, generate, toys, monkeypatch, ends
+    ):
+        monkeypatch.setattr(toys.ToyTokenizer, "eos_ids", ends)
+        result = generate("hi", "x y", *SHORT)
+        assert result.code == 2
+        assert "error: prompts 1-2: the tokenizer does not tell its eos_ids: " in result.err
+        assert result.err.endswith("Next: run with --debug for the traceback\n")
+
     def test_a_plugin_that_raises_fails_the_requests_of_its_step(self, generate, toys, monkeypatch):
         attend = toys.RowMajor.forward
 
