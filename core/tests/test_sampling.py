@@ -291,3 +291,44 @@ def test_logits_that_are_no_numbers_give_an_id_that_exists():
     logits = torch.full((1, VOCAB), math.nan)
     got = sample(logits, batch_of([SamplingParams(temperature=1.0)], [1]), torch.tensor([3]))
     assert 0 <= int(got) < VOCAB
+
+
+def test_tokens_as_likely_as_the_last_of_top_k_count_whatever_the_neighbours_ask_for():
+    logits = torch.full((16,), -10.0)
+    logits[0], logits[1:8] = 5.0, 4.0
+    mine = SamplingParams(temperature=1.0, top_k=2, top_p=0.6)
+
+    def drawn(*neighbours):
+        params = [mine, *neighbours]
+        batch = batch_of(params, [7] * len(params))
+        rows = logits.repeat(len(params), 1)
+        return [int(sample(rows, batch, torch.full((len(params),), at))[0]) for at in range(64)]
+
+    alone = drawn()
+    assert set(alone) == set(range(8))
+    assert drawn(SamplingParams(temperature=1.0)) == alone
+    assert drawn(SamplingParams(temperature=1.0, top_k=6)) == alone
+    assert drawn(SamplingParams(temperature=1.0, top_k=12)) == alone
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-46, 1e-44, 1e-30])
+def test_a_temperature_next_to_nothing_takes_the_likeliest(temperature):
+    logits = some_logits(2)
+    params = [SamplingParams(temperature=temperature)] * 2
+    batch = SamplingBatch.build(params, [1, 2], as_the_engine_does)
+    assert torch.equal(sample(logits, batch, torch.tensor([3, 4])), logits.argmax(-1))
+
+
+@pytest.mark.parametrize("temperature", [1e38, 1e39, 1e300])
+def test_a_temperature_beyond_float32_draws_from_all_that_is_possible(temperature):
+    logits = some_logits()
+    logits[:, 4:] = -torch.inf
+    params = [SamplingParams(temperature=temperature)] * 200
+    batch = SamplingBatch.build(params, [1] * 200, as_the_engine_does)
+    drawn = sample(logits.expand(200, -1), batch, torch.arange(200))
+    assert set(drawn.tolist()) == {0, 1, 2, 3}
+
+
+def as_the_engine_does(values, dtype):
+    """Numbers cross to the device in 64 bits."""
+    return torch.tensor(values, dtype=torch.float64 if dtype.is_floating_point else dtype)

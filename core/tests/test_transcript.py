@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from warcore import SamplingParams
+from warcore.request import FinishReason, Request
 from warcore.transcript import Transcript
 
 
@@ -148,3 +150,20 @@ def test_what_was_shown_is_never_taken_back(seed):
         assert any(rest.startswith(s) for s in stop)
     else:
         assert transcript.text == "".join(pieces)
+
+
+def test_an_answer_cut_at_a_stop_string_in_its_last_token_has_stopped():
+    """The token also begins a character, and with it was held back until no token could follow."""
+
+    class Tokenizer:
+        eos_ids = frozenset()
+        pieces = (b"a", b" \xf0\x9f", b"\x99\x82")
+
+        def decode(self, ids):
+            return b"".join(self.pieces[i] for i in ids).decode("utf-8", "replace")
+
+    params = SamplingParams(max_new_tokens=2, stop=" ")
+    request = Request.new(0, None, [0], params, tokenizer=Tokenizer(), max_context=100, seed=0)
+    request.accept(0)
+    request.accept(1)
+    assert (request.transcript.text, request.finish_reason) == ("a", FinishReason.STOP)

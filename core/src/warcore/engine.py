@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ class Engine:
     """A model served by an overlap scheduler whose parts come from plugins.
 
     A context manager: leaving it ends the device's threads and aborts what still runs. Its methods
-    are for one thread.
+    are for one thread, but for `abort`.
     """
 
     def __init__(
@@ -60,7 +61,11 @@ class Engine:
         self._next_id = 0
         self._seconds = 0.0
         self._closed = False
-        self._in_use = threading.RLock()
+        # Not one that lets its own thread in again: a signal handler, or the garbage collector that
+        # closes a forgotten stream, comes in the middle of a step.
+        self._in_use = threading.Lock()
+        self._ends: deque[tuple[int, bool]] = deque()
+        """Requests to be ended between two steps, and whether somebody will hear of it."""
 
     def __enter__(self) -> Self:
         return self
@@ -136,9 +141,7 @@ class Engine:
                     yield attrs.evolve(output, index=place)
         finally:
             for number in index_of:
-                self.abort(number)
-                self._requests.pop(number, None)
-            self._outbox.drop(index_of)
+                self._end(number, heard=False)
 
     # ---- step by step ----------------------------------------------------------------------------
 
@@ -174,11 +177,12 @@ class Engine:
         return number
 
     def abort(self, number: int) -> None:
-        """End a request at any moment; the next `step` reports it. Unknown numbers are ignored."""
-        request = self._requests.get(number)
-        if request is not None and not self._closed:
-            with self._alone():
-                self._assembly.scheduler.end(request, FinishReason.ABORT)
+        """End a request; the next `step` reports it. Unknown numbers are ignored.
+
+        At any moment and from anywhere: another thread, a signal handler, the middle of a step,
+        which then goes on first.
+        """
+        self._end(number, heard=True)
 
     def step(self) -> list[RequestOutput]:
         """One iteration of the loop; what finished, and what grew of the streaming requests.
@@ -234,7 +238,7 @@ class Engine:
             raise WarcoreError("this engine is closed", next="make a new Engine")
         if not self._in_use.acquire(blocking=False):
             raise WarcoreError(
-                "two threads use one engine at the same time",
+                "two threads use one engine at the same time, or a step is interrupted by another",
                 next="give every thread an engine, or let one thread drive it",
             )
         try:
@@ -249,20 +253,41 @@ class Engine:
         scheduler = self._assembly.scheduler
         started = time.perf_counter()
         try:
+            self._end_those()
             if scheduler.has_work:
                 # Work that runs inline finds the mode set, which is cheaper than setting it.
                 with torch.inference_mode():
                     self._assembly.loop(scheduler)
+                self._end_those()
+            news, scheduler.news = scheduler.news, []
+            wanted = dict.fromkeys(request for request in news if request.id in self._requests)
+            outputs = [self._output(request) for request in wanted]
+            self._outbox.put(output for output in outputs if output.finished or output.delta)
         except BaseException:
-            # Rows or tables may be half written: nothing that runs can be trusted or finished.
+            # Rows or tables may be half written, or outputs lost: nothing can be trusted any more.
             self.close()
             raise
         finally:
             self._seconds += time.perf_counter() - started
-        news, scheduler.news = scheduler.news, []
-        wanted = dict.fromkeys(request for request in news if request.id in self._requests)
-        outputs = (self._output(request) for request in wanted)
-        self._outbox.put(output for output in outputs if output.finished or output.delta)
+
+    def _end(self, number: int, *, heard: bool) -> None:
+        """End a request now, or between this step and the next."""
+        self._ends.append((number, heard))
+        if self._in_use.acquire(blocking=False):
+            try:
+                self._end_those()
+            finally:
+                self._in_use.release()
+
+    def _end_those(self) -> None:
+        while self._ends:
+            number, heard = self._ends.popleft()
+            request = self._requests.get(number)
+            if request is not None and not self._closed:
+                self._assembly.scheduler.end(request, FinishReason.ABORT)
+            if not heard:
+                self._requests.pop(number, None)
+                self._outbox.drop([number])
 
     def _output(self, request: Request) -> RequestOutput:
         if request.finished:

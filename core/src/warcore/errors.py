@@ -52,6 +52,22 @@ class DeviceError(WarcoreError):
     """The device was used in a way that could only hang or go wrong silently."""
 
 
+def words_of(error: BaseException) -> str:
+    """`str` of what a plugin raised. It cannot fail: the author's code may."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  told while something else is being saved
+        return "its text cannot be had: __str__ raises"
+
+
+def shown(thing: object) -> str:
+    """`repr` of what a plugin raised or returned. It cannot fail: the author's code may."""
+    try:
+        return repr(thing)
+    except Exception:  # noqa: BLE001  told while something else is being saved
+        return f"<{type(thing).__name__}, whose __repr__ raises>"
+
+
 def cannot_serve(who: str, reasons: Sequence[str], remedy: str) -> WiringError:
     """`who` was asked for, and cannot be had: with every reason, a line each."""
     lines = "".join(f"\n  {reason}" for reason in reasons)

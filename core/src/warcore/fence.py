@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from warcore.errors import DeviceError
+from warcore.errors import DeviceError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,7 +185,7 @@ class ReadFence:
         work enqueued before the failure may still read.
         """
         if error is not None:
-            self.reason, self.detail = FenceReason.FORWARD_ERROR, repr(error)
+            self.reason, self.detail = FenceReason.FORWARD_ERROR, shown(error)
         elif not self.settled and not self._given_up and self._offers and not self._owner_offered:
             self.reason = FenceReason.NOT_OWNER
         coarse = Offer(self.mode, forward_done, self.reason)

@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from warcore.contract import ForwardMode, SharedReadEnds
+from warcore.errors import shown
 from warcore.fence import FenceReason
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ def reads_have_ended(batch: ForwardBatch, num_qo_tokens: int, readers: Iterable[
                 answer = reader.snapshot(forward_batch=batch, num_qo_tokens=num_qo_tokens)
             except Exception as error:  # a plugin's failure costs overlap, never text
                 log.debug("%s: the snapshot raised", reader.plugin, exc_info=error)
-                return FenceReason.SNAPSHOT_ERROR, f"{reader.plugin} raised {error!r}"
+                return FenceReason.SNAPSHOT_ERROR, f"{reader.plugin} raised {shown(error)}"
             if answer is not None and not isinstance(answer, SharedReadEnds):
-                return FenceReason.SNAPSHOT_ERROR, f"{reader.plugin} returned {answer!r}"
+                return FenceReason.SNAPSHOT_ERROR, f"{reader.plugin} returned {shown(answer)}"
             end = end if answer is None else answer
         if end is not None and end > ends:
             ends, latest = end, reader.plugin
@@ -101,10 +102,10 @@ def _everything_is_staged(batch: ForwardBatch, engine: EngineScope) -> Verdict:
             staged = stage(batch)
         except Exception as error:  # a plugin's failure costs overlap, never text
             log.debug("%s: the stager raised", plugin, exc_info=error)
-            failed = failed or f"{plugin} raised {error!r}"
+            failed = failed or f"{plugin} raised {shown(error)}"
             continue
         if not isinstance(staged, bool):
-            failed = failed or f"{plugin} returned {staged!r}, which is no bool"
+            failed = failed or f"{plugin} returned {shown(staged)}, which is no bool"
         elif not staged:
             declined = declined or plugin
     if failed:

@@ -67,9 +67,13 @@ def read_scope(
     snapshots = {hook.plugin: hook for hook in hooks["prepare_prefill_shared_read_snapshot"]}
     voters = {hook.plugin: hook for hook in hooks["shared_read_ends"]}
     readers = []
+    first = SharedReadEnds.PRE_REPLAY
     for plugin in plugins:
         mandatory = plugin.startswith("backend:")
         votes = take_votes(plugin, voters[plugin], mandatory=mandatory) if plugin in voters else {}
+        if not mandatory and votes.get(ForwardMode.DRAFT_EXTEND, first) > first:
+            # It reads behind the verify: where that settles the fence, no event is late enough.
+            votes[ForwardMode.TARGET_VERIFY] = SharedReadEnds.UNKNOWN
         readers.append(Reader(plugin, votes, snapshots.get(plugin)))
     return Scope.of(tuple(readers))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from warcore.backend import AttentionBackend
+from warcore.hooks import read_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from warcore.batch import ForwardBatch
     from warcore.contract import ForwardMode, SharedReadEnds
     from warcore.model import Layer
+    from warcore.scope import BoundHook
 
 
 class HybridBackend(AttentionBackend):
@@ -49,7 +51,10 @@ class HybridBackend(AttentionBackend):
         return cls.children["prefill"].kv_cache(spec)
 
     def __init__(self, ctx: BackendContext) -> None:
-        """ctx.options: {"prefill": options, "decode": options}."""
+        """ctx.options: {"prefill": options, "decode": options}.
+
+        WiringError for a hook of a child that no backend may have: a misspelt one, say.
+        """
         super().__init__(ctx)
         options: Any = ctx.options
         self.prefill, self.decode = (
@@ -63,6 +68,9 @@ class HybridBackend(AttentionBackend):
             )
             for part, child in self.children.items()
         )
+        # As the wiring reads a backend of its own: a child may take fewer arguments, and no more
+        # than another may it misspell its word.
+        self._prefill_hooks, self._decode_hooks = map(_hooks_of, (self.prefill, self.decode))
 
     def _serving(self, mode: ForwardMode) -> AttentionBackend:
         return self.prefill if mode.is_prefill else self.decode
@@ -88,13 +96,19 @@ class HybridBackend(AttentionBackend):
 
     def shared_read_ends(self, forward_mode: ForwardMode) -> SharedReadEnds:
         """The serving child's."""
-        return self._serving(forward_mode).shared_read_ends(forward_mode)
+        hooks = self._prefill_hooks if forward_mode.is_prefill else self._decode_hooks
+        vote: SharedReadEnds = hooks["shared_read_ends"](forward_mode=forward_mode)
+        return vote
 
     def prepare_prefill_shared_read_snapshot(
         self, forward_batch: ForwardBatch, num_qo_tokens: int
     ) -> SharedReadEnds | None:
         """The prefill child's."""
-        return self.prefill.prepare_prefill_shared_read_snapshot(forward_batch, num_qo_tokens)
+        hook = self._prefill_hooks["prepare_prefill_shared_read_snapshot"]
+        answer: SharedReadEnds | None = hook(
+            forward_batch=forward_batch, num_qo_tokens=num_qo_tokens
+        )
+        return answer
 
     def graph_key(self, batch: ForwardBatch) -> int | None:
         """The serving child's."""
@@ -116,6 +130,11 @@ def hybrid_of(
         # Nobody decides per batch, and whoever looks at the class sees so: the plan does.
         members["prepare_prefill_shared_read_snapshot"] = inherited
     return type(f"{prefill.__name__}And{decode.__name__}", (HybridBackend,), members)
+
+
+def _hooks_of(child: AttentionBackend) -> dict[str, BoundHook]:
+    found = read_hooks({f"backend:{type(child).__name__}": child})
+    return {name: hook for name, hooks in found.items() for hook in hooks}
 
 
 def _own_names(part: str, memory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

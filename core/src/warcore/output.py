@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from warcore.errors import WarcoreError
+from warcore.errors import WarcoreError, words_of
 from warcore.request import FinishReason
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def output_of(request: Request) -> RequestOutput:
     return RequestOutput(
         index=request.id,
         prompt=request.prompt,
-        prompt_ids=request.prompt_ids,
+        prompt_ids=list(request.prompt_ids),
         output_ids=list(request.output_ids),
         text=text,
         delta=delta,
@@ -87,7 +87,7 @@ def _line(error: BaseException) -> str:
         return str(error)
     place = _place(error)
     where = f" ({place})" if place else ""
-    said = " ".join(f"{type(error).__name__}: {error}".split())
+    said = " ".join(f"{type(error).__name__}: {words_of(error)}".split())
     return f"{said}{where}\nNext: run with --debug for the traceback"
 
 

@@ -89,7 +89,8 @@ def check_fits(request: Request, limits: Limits, most: int) -> None:
 
 def _tokenize(prompt: str, tokenizer: Tokenizer, *, system: str | None, raw: bool) -> list[int]:
     try:
-        return list(tokenizer.encode(prompt) if raw else tokenizer.chat(prompt, system))
+        ids = tokenizer.encode(prompt) if raw else tokenizer.chat(prompt, system)
+        return [index(i) for i in ids]
     except WarcoreError as error:
         raise RequestError(error.what, next=error.next) from error
     except Exception as error:

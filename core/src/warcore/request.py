@@ -165,6 +165,8 @@ class Request:
             self.transcript.finish()
         except Exception as failure:  # noqa: BLE001  a tokenizer's failure ends its own request
             reason, error = FinishReason.ERROR, error or failure
+        if reason is FinishReason.LENGTH and self.transcript.stopped:
+            reason = FinishReason.STOP  # in what the last token left incomplete
         self.finish_reason, self.error = reason, error
 
 

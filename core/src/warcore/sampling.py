@@ -117,6 +117,8 @@ def probabilities(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     assert batch.temperature is not None
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     scale = batch.temperature.masked_fill(batch.temperature == 0, 1.0).to(dtype)
+    # What `dtype` cannot hold would divide 0 by 0, or infinity by infinity.
+    scale = scale.clamp(torch.finfo(dtype).tiny, torch.finfo(dtype).max)
     scores = logits.to(dtype)
     # The maximum goes first: a tiny temperature then gives -inf, never inf - inf.
     probs = ((scores - scores.amax(-1, keepdim=True)) / scale[:, None]).softmax(dim=-1)
@@ -144,6 +146,9 @@ def _filtered(probs: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
     be sorted but what top-p adds up. A filter that is off for a row leaves the row bit-identical,
     so it does not matter that another row needs it.
     """
+    import torch
+
+    k = None
     if batch.top_k is not None:
         k = batch.top_k[:, None].clamp(max=probs.shape[1])
         largest = probs.topk(min(batch.most_k, probs.shape[1]), dim=-1).values
@@ -159,10 +164,29 @@ def _filtered(probs: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
             else probs.sort(dim=-1, descending=True).values
         )
         mass = descending.cumsum(-1)
-        last = (mass < top_p * mass[:, -1:]).sum(-1, keepdim=True)
-        floor = descending.gather(1, last.clamp(max=descending.shape[1] - 1))
+        kth, total = _at_k(probs, descending, mass, k)
+        last = (mass < top_p * total).sum(-1, keepdim=True)
+        floor = descending.gather(1, torch.minimum(last, kth))
         probs = probs.masked_fill((probs < floor) & (top_p < 1), 0.0)
     if batch.min_p is not None:
         floor = batch.min_p.to(probs.dtype)[:, None] * probs.amax(-1, keepdim=True)
         probs = probs.masked_fill(probs < floor, 0.0)
     return probs
+
+
+def _at_k(
+    probs: torch.Tensor, descending: torch.Tensor, mass: torch.Tensor, k: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """[B, 1] each: where the last token that top-k kept stands in `descending`, the mass of all.
+
+    Behind its k-th stand only tokens as likely as that. How many of them `descending` has depends
+    on the other rows, so they are counted among all.
+    """
+    import torch
+
+    width = descending.shape[1]
+    if k is None:
+        return torch.full_like(mass[:, -1:], width - 1, dtype=torch.int64), mass[:, -1:]
+    own = k.masked_fill(k == 0, width).clamp(max=width) - 1
+    as_likely = ((probs > 0).sum(-1, keepdim=True) - own - 1).clamp(min=0)
+    return own, mass.gather(1, own) + as_likely * descending.gather(1, own)

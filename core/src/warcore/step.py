@@ -7,6 +7,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from warcore.contract import ForwardMode
+from warcore.errors import shown
 from warcore.fence import FenceReason
 from warcore.modelrunner import ModelRunner
 from warcore.sampling import sample
@@ -125,10 +126,10 @@ class Step:
             try:
                 runner = hook(forward_batch=batch)
             except Exception as error:  # noqa: BLE001  costs overlap, never text
-                fence.give_up(FenceReason.DECLARATION_ERROR, f"{hook.plugin} raised {error!r}")
+                fence.give_up(FenceReason.DECLARATION_ERROR, f"{hook.plugin} raised {shown(error)}")
                 return
             if runner is not None and not isinstance(runner, ModelRunner):
-                fence.give_up(FenceReason.DECLARATION_ERROR, f"{hook.plugin} named {runner!r}")
+                fence.give_up(FenceReason.DECLARATION_ERROR, f"{hook.plugin} named {shown(runner)}")
                 return
             if runner is not None:
                 answers[hook.plugin] = runner

@@ -139,6 +139,31 @@ def test_a_failed_decode_ends_the_requests_of_its_launch_and_no_other(host, phas
         assert all_is_free(running)
 
 
+class MuteError(AuthorError):
+    """An author's mistake on top of the author's mistake."""
+
+    def __str__(self):
+        raise AttributeError("no words")
+
+    __repr__ = __str__
+
+
+def test_an_exception_that_cannot_be_told_costs_no_more_than_another(host, right):
+    class Fails(RowMajor):
+        def forward(self, q, k, v, layer, batch):
+            if prefills_z(batch):
+                raise MuteError
+            return super().forward(q, k, v, layer, batch)
+
+    with engine(host=host, backend=Fails, prefill_chunk=3) as running:
+        for output in running.generate(PROMPTS, PARAMS):
+            if output.prompt == "bZd":
+                assert output.error.startswith("MuteError: its text cannot be had")
+            else:
+                assert output.output_ids == right[output.prompt]
+        assert all_is_free(running)
+
+
 def test_the_authors_traceback_stays_with_the_request(host):
     with engine(host=host, **explosive("in_graph", prefills_z)) as running:
         number = running.add_request("bZd", PARAMS)

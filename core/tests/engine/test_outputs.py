@@ -11,6 +11,7 @@ from warcore import Engine, EngineConfig, SamplingParams, WarcoreError
 from warcore.errors import ConfigError
 
 SHORT = SamplingParams(max_new_tokens=4)
+LONG = SamplingParams(max_new_tokens=30, ignore_eos=True)
 
 
 @pytest.fixture
@@ -277,3 +278,70 @@ def test_a_thousand_queued_prompts_are_all_answered(engine):
     outputs = engine.generate(["hello"] * 1000, SamplingParams(max_new_tokens=2))
     assert len(outputs) == 1000
     assert {output.text for output in outputs} == {outputs[0].text}
+
+
+def test_what_a_caller_does_to_an_output_is_its_own_business(engine):
+    def texts(touch):
+        numbers = [engine.add_request(p, LONG, stream=True) for p in ("abc", "second", "third")]
+        outputs = {}
+        while engine.has_work:
+            for output in engine.step():
+                outputs[output.index] = output.text
+                if touch:
+                    output.prompt_ids.extend(output.output_ids)
+        return [outputs[number] for number in numbers]
+
+    assert texts(touch=True) == texts(touch=False)
+
+
+@pytest.mark.parametrize("how", ["a signal handler", "another thread"])
+def test_an_abort_in_the_middle_of_a_step_waits_for_its_end(engine, how):
+    """Between the choice of a batch and its launch, where rows and pages must not be given away."""
+    alone = [engine.generate(prompt, LONG)[0].text for prompt in ("hello", "x y")]
+    scheduler = engine._assembly.scheduler
+    numbers = [engine.add_request(prompt, LONG) for prompt in ("hello", "abc", "x y")]
+    next_batch, outputs = scheduler.next_batch, {}
+
+    def interrupted():
+        batch = next_batch()
+        for entry in batch or ():
+            if entry.request.id == numbers[1] and len(entry.request.output_ids) == 5:
+                _call(lambda: engine.abort(numbers[1]), how)
+                assert not entry.request.finished
+        return batch
+
+    scheduler.next_batch = interrupted
+    while engine.has_work:
+        outputs.update((output.index, output) for output in engine.step())
+    assert outputs[numbers[1]].finish_reason == "abort"
+    assert [outputs[number].text for number in (numbers[0], numbers[2])] == alone
+
+
+@pytest.mark.parametrize("how", ["the garbage collector", "another thread"])
+def test_a_stream_that_is_closed_in_the_middle_of_a_step_leaves_nothing_behind(engine, how):
+    scheduler = engine._assembly.scheduler
+    stream = engine.stream(["abc", "def"], LONG)
+    next(stream)
+    number = engine.add_request("hello", SHORT)
+    next_batch, heard = scheduler.next_batch, []
+
+    def interrupted():
+        scheduler.next_batch = next_batch
+        batch = next_batch()
+        _call(stream.close, how)
+        return batch
+
+    scheduler.next_batch = interrupted
+    while engine.has_work:
+        heard += [output.index for output in engine.step()]
+    assert set(heard) == {number}
+    assert (engine._requests, engine._outbox._outputs, engine._outbox._kept) == ({}, [], set())
+
+
+def _call(function, how):
+    if how == "another thread":
+        thread = threading.Thread(target=function)
+        thread.start()
+        thread.join()
+    else:
+        function()

@@ -225,3 +225,16 @@ def test_whether_a_draft_reads_later_is_what_the_algorithm_declares(declared, la
 
 def test_without_an_algorithm_nobody_reads_later():
     assert not read_engine_scope().later_prefill_reader
+
+
+@pytest.mark.parametrize(
+    ("vote", "verify"), [(SharedReadEnds.PRE_REPLAY, None), (SharedReadEnds.UNKNOWN, "UNKNOWN")]
+)
+def test_an_algorithm_that_reads_behind_the_verify_is_too_late_for_its_event(vote, verify):
+    class Reads(Wrong):
+        def shared_read_ends(self, forward_mode):
+            return vote if forward_mode is ForwardMode.DRAFT_EXTEND else None
+
+    scope = read_scope("row", RowMajor(None), Reads(None))
+    own = scope.readers[1].votes.get(ForwardMode.TARGET_VERIFY)
+    assert (own and own.name) == verify

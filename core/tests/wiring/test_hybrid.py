@@ -11,6 +11,7 @@ from toys import PREFILLS, Inside, Late, Replaying, RowMajor
 from wrong_plugins.backends.right import InGraph, Right
 
 from warcore import (
+    AttentionBackend,
     FencePlan,
     ForwardMode,
     NoOptions,
@@ -48,12 +49,11 @@ def test_each_half_is_served_and_fenced_by_its_own_backend(prefill, decode, exte
 
 
 def test_its_votes_are_those_of_the_child_that_serves():
-    cls = hybrid_of(Late, Inside)
-    both = cls.__new__(cls)
-    both.prefill, both.decode = Late(None), Inside(None)
-    for mode in ForwardMode:
-        child = both.prefill if mode in PREFILLS else both.decode
-        assert both.shared_read_ends(mode) is child.shared_read_ends(mode)
+    with engine(backend=None, prefill_backend=Late, decode_backend=Inside) as running:
+        both = running._assembly.runner._backend
+        for mode in ForwardMode:
+            child = both.prefill if mode in PREFILLS else both.decode
+            assert both.shared_read_ends(mode) is child.shared_read_ends(mode)
 
 
 def test_a_draft_is_served_by_two_backends_too(right):
@@ -169,3 +169,37 @@ def test_it_decides_for_each_prefill_if_the_prefill_child_does(prefill, decode, 
     (votes,) = made.votes
     assert votes.snapshot is (prefill is PerBatch)
     assert {step.fence for step in made.steps if step.mode is ForwardMode.EXTEND} == {fence}
+
+
+class Misspelt(Late):
+    """Would have its layers' reads declared, had it found the name."""
+
+    shared_read_ends = AttentionBackend.shared_read_ends
+
+    def shared_reads_end(self, forward_mode):
+        return SharedReadEnds.POST_REPLAY
+
+
+@pytest.mark.parametrize("half", ["prefill_backend", "decode_backend"])
+def test_a_child_is_read_as_strictly_as_a_backend_of_its_own(half):
+    halves = {"prefill_backend": RowMajor, "decode_backend": RowMajor, half: Misspelt}
+    with pytest.raises(WiringError, match="Misspelt: shared_reads_end looks like the hook"):
+        engine(backend=None, **halves)
+
+
+class TakesLess(RowMajor):
+    def prepare_prefill_shared_read_snapshot(self, forward_batch):
+        return SharedReadEnds.PRE_REPLAY
+
+
+class TakesThemTheOtherWayRound(RowMajor):
+    def prepare_prefill_shared_read_snapshot(self, num_qo_tokens, forward_batch):
+        assert isinstance(num_qo_tokens, int)
+        return SharedReadEnds.PRE_REPLAY
+
+
+@pytest.mark.parametrize("child", [TakesLess, TakesThemTheOtherWayRound])
+def test_a_child_gets_the_arguments_that_it_names(child, right):
+    with engine(backend=None, prefill_backend=child, decode_backend=RowMajor) as running:
+        assert [o.output_ids for o in running.generate(PROMPTS, LONG)] == right
+        assert fences(running).keys() == {("extend", "fine"), ("decode", "fine")}
