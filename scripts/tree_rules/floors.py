@@ -15,14 +15,14 @@ FLOORS: Final = (
     "registry installed records description deprecation probe device shared staging",
     (
         "batch request output outbox found transcript pools windows memory relay model backend "
-        "hybrid scope fence resolution gates limits modelrunner draws samplingparams"
+        "scope fence resolution gates limits modelrunner draws samplingparams"
     ),
     (
         "runner recording graphs inputs captures step launch spec stager sampling acceptance "
         "batching drafting"
     ),
     (
-        "hooks serving fitting choices config buckets statics launcher scheduler prompts wired "
+        "hooks hybrid serving fitting choices config buckets statics launcher scheduler prompts wired "
         "loading assembly capturing kinds forecast plan speculation draftrunners"
     ),
     "engine cli testkit tracing",
