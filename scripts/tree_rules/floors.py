@@ -22,8 +22,8 @@ FLOORS: Final = (
         "batching drafting"
     ),
     (
-        "hooks hybrid serving fitting choices config buckets statics launcher scheduler prompts wired "
-        "loading assembly capturing kinds forecast plan speculation draftrunners"
+        "hooks hybrid serving fitting choices config buckets statics launcher scheduler prompts "
+        "wired loading assembly capturing kinds forecast plan speculation draftrunners"
     ),
     "engine cli testkit tracing",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warcore import Engine, EngineConfig, FencePlan, WiringError, testkit
+from warcore import Engine, EngineConfig, FencePlan, SamplingParams, WiringError, testkit
 from warcore_backend_deepseek_v4 import DeepseekV4, Options
 
 
@@ -41,6 +41,20 @@ def test_every_reason_against_a_model_is_given_at_wiring():
         "  a model without sliding windows (a layer with one is what it is for)",
         "  odd",
     ]
+
+
+@pytest.mark.parametrize("context", [40, 60, 64, 100])
+def test_a_prefill_of_many_is_right_where_the_context_is_shorter_than_a_block(context):
+    lens = [context - 5] + [20] * 14
+    prompts = [[(7 * i + 13 * j) % 256 for j in range(n)] for i, n in enumerate(lens)]
+
+    def answers(backend):
+        small = {"host": "inline", "context_length": context, "max_running_requests": len(lens)}
+        with Engine(config(backend=backend, dtype="float64", **small)) as engine:
+            params = SamplingParams(max_new_tokens=3, ignore_eos=True)
+            return [(o.output_ids, o.error) for o in engine.generate(prompts, params)]
+
+    assert answers("deepseek_v4") == answers("torch_native")
 
 
 @pytest.mark.slow

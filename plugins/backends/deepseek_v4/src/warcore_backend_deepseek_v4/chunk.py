@@ -128,7 +128,8 @@ class ChunkCache(Lookup):
             begin = part.stop
             request = requests[part]
             first = batch.q_start[request][:, None]
-            nth = starts[part, None] + source.columns[:size]
+            # Not of `source.columns`, which a short context has fewer of than a block has tokens.
+            nth = starts[part, None] + torch.arange(size, device=request.device)
             end = batch.q_start[request + 1][:, None] - 1
             tokens = torch.minimum(first + nth, end)
             positions = batch.positions[tokens]
