@@ -72,8 +72,8 @@ def read_scope(
         mandatory = plugin.startswith("backend:")
         votes = take_votes(plugin, voters[plugin], mandatory=mandatory) if plugin in voters else {}
         if not mandatory and votes.get(ForwardMode.DRAFT_EXTEND, first) > first:
-            # It reads behind the verify: where that settles the fence, no event is late enough.
-            votes[ForwardMode.TARGET_VERIFY] = SharedReadEnds.UNKNOWN
+            # It reads behind the verify, and has not said that the verify's event is late enough.
+            votes.setdefault(ForwardMode.TARGET_VERIFY, SharedReadEnds.UNKNOWN)
         readers.append(Reader(plugin, votes, snapshots.get(plugin)))
     return Scope.of(tuple(readers))
 

@@ -175,6 +175,8 @@ class TinyFiles:
         writer.add_rope_freq_base(config.rope_theta)
         for key, value in values.pop("strings", {}).items():
             writer.add_string(key, value)
+        for key, value in values.pop("floats", {}).items():
+            writer.add_float32(key, value)
         if values.pop("tokenizer", True):
             self._tokenizer(writer, values.pop("pre", "smollm"))
         tensors = {}
@@ -210,7 +212,7 @@ class TinyFiles:
         writer.add_chat_template(WORDS["template"])
 
     def safetensors(self, name="tiny", *, config=TINY, weights=None, shards=1, **values):
-        """values override config.json; None removes."""
+        """values override config.json; `...` removes."""
         from safetensors.torch import save_file
 
         folder = self.folder / name
@@ -230,6 +232,7 @@ class TinyFiles:
             "tie_word_embeddings": config.tied,
             "eos_token_id": 259,
         } | values
+        facts = {key: value for key, value in facts.items() if value is not ...}
         (folder / "config.json").write_text(json.dumps(facts))
         tensors = {
             safetensors_model.tensor_name(key): value

@@ -55,6 +55,12 @@ def weights(**changed):
     return make
 
 
+def bad_index(files):
+    directory = files.safetensors(shards=2)
+    (directory / "model.safetensors.index.json").write_text("{}")
+    return directory
+
+
 def lost_shard(files):
     directory = files.safetensors(shards=2)
     (directory / "model-00002-of-00002.safetensors").unlink()
@@ -84,6 +90,17 @@ KINDS = {
         PLAIN_LLAMA,
     ),
     "GGUF without a tokenizer": (gguf(tokenizer=False), "there is no tokenizer", ORIGINAL),
+    "GGUF rope factor": (
+        gguf(floats={"llama.rope.scaling.factor": 4.0}),
+        "llama.rope.scaling.factor = 4.0 is not supported",
+        PLAIN_LLAMA,
+    ),
+    "GGUF rope factor of old": (
+        gguf(floats={"llama.rope.scale_linear": 4.0}),
+        "scale_linear = 4.0",
+        PLAIN_LLAMA,
+    ),
+    "GGUF no pre-tokenizer": (gguf(pre=None), "pre-tokenizer 'default'", ORIGINAL),
     "GGUF pre-tokenizer": (gguf(pre="tekken"), "pre-tokenizer 'tekken'", ORIGINAL),
     "another architecture": (folder(model_type="qwen2"), "'qwen2'", PLAIN_LLAMA),
     "rope type": (folder(rope_scaling={"type": "yarn"}), "'yarn'", PLAIN_LLAMA),
@@ -111,7 +128,7 @@ KINDS = {
         "fetch model.safetensors again",
     ),
     "index without a table": (
-        folder_with("model.safetensors.index.json", b"{}"),
+        bad_index,
         "no weight_map",
         "fetch model.safetensors.index.json again",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 
 import attrs
@@ -21,6 +22,8 @@ LLAMA3 = {
     "original_max_position_embeddings": 32,
 }
 
+OUTSIDE = {name: value for name, value in LLAMA3.items() if not name.startswith("original")}
+
 
 def describe(folder, **options):
     return Safetensors.describe(f"safetensors:{folder}", WindowOptions(**options))
@@ -33,9 +36,13 @@ def describe(folder, **options):
         ({}, False),
         ({}, True),
         ({"rope_theta": None, "rope_parameters": LLAMA3 | {"rope_theta": 5000.0}}, False),
+        (
+            {"rope_theta": 5000.0, "rope_scaling": OUTSIDE, "original_max_position_embeddings": 32},
+            False,
+        ),
         ({"model_type": "mistral", "sliding_window": 4}, False),
     ],
-    ids=["plain", "tied", "llama3", "mistral"],
+    ids=["plain", "tied", "llama3", "llama3 outside", "mistral"],
 )
 def test_logits_equal_those_of_transformers(files, load, dense, facts, tied):
     transformers = pytest.importorskip("transformers")
@@ -100,7 +107,15 @@ def test_a_truncated_file_is_called_so(files):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"abc", struct.pack("<Q", 4) + b"[1]\n", struct.pack("<Q", 9) + b'{"a":{}}\n'],
+    [
+        b"",
+        b"abc",
+        struct.pack("<Q", 4) + b"[1]\n",
+        struct.pack("<Q", 9) + b'{"a":{}}\n',
+        struct.pack("<Q", 48) + b'{"a":{"data_offsets":[0,null],"shape":[1]}}'.ljust(48),
+        struct.pack("<Q", 48) + b'{"a":{"data_offsets":[0,"8"],"shape":[1]}}'.ljust(48),
+        struct.pack("<Q", 100_000) + b"[" * 100_000,
+    ],
 )
 def test_a_damaged_header_is_called_so(files, content):
     path = files.safetensors() / "model.safetensors"
@@ -124,6 +139,18 @@ def test_a_damaged_header_is_called_so(files, content):
         ({"max_position_embeddings": 0}, "max_context is 0, it must be positive"),
         ({"head_dim": 7}, "head_dim is 7"),
         ({"layer_types": ["full_attention"]}, "layer_types does not name 2 layers"),
+        ({"sliding_window": 5}, "sliding_window is nothing that 'llama' has"),
+        ({"model_type": "mistral", "sliding_window": -1}, "the sliding window is -1, it must be"),
+        (
+            {"model_type": "mistral", "num_key_value_heads": ...},
+            "4 query heads do not divide .* 8",
+        ),
+        ({"rope_theta": 10**400}, "rope theta inf"),
+        ({"rope_scaling": LLAMA3 | {"factor": math.nan}}, "the factors of the rope scaling"),
+        (
+            {"rope_scaling": LLAMA3 | {"original_max_position_embeddings": -32}},
+            "the factors of the rope scaling",
+        ),
     ],
 )
 def test_a_configuration_that_cannot_be_served_is_refused(files, facts, words):
@@ -134,7 +161,8 @@ def test_a_configuration_that_cannot_be_served_is_refused(files, facts, words):
 
 def test_layer_types_say_which_layers_slide(files):
     kinds = ["sliding_attention", "full_attention"]
-    info = describe(files.safetensors(sliding_window=5, layer_types=kinds))
+    facts = {"model_type": "mistral", "sliding_window": 5}
+    info = describe(files.safetensors(**facts, layer_types=kinds))
     assert [layer.window for layer in info.layers] == [5, None]
 
 
@@ -149,3 +177,39 @@ def test_integer_weights_are_refused(files, load):
     weights = files.weights() | {"0.k": torch.zeros(16, 32, dtype=torch.int8)}
     with pytest.raises(ModelError, match=r"k_proj\.weight is of type torch\.int8"):
         load(Safetensors, str(files.safetensors(weights=weights)))
+
+
+def test_as_many_kv_heads_as_query_heads_where_none_are_named(files):
+    weights = files.weights() | {f"{i}.{n}": torch.zeros(32, 32) for i in (0, 1) for n in "kv"}
+    for number, facts in enumerate(({"num_key_value_heads": ...}, {"num_key_value_heads": None})):
+        info = describe(files.safetensors(str(number), weights=weights, **facts))
+        assert {layer.kv_heads for layer in info.layers} == {4}
+
+
+@pytest.mark.parametrize(("facts", "window"), [({}, 4096), ({"sliding_window": None}, None)])
+def test_a_mistral_that_does_not_name_its_window_has_the_usual_one(files, facts, window):
+    info = describe(files.safetensors(model_type="mistral", **facts))
+    assert {layer.window for layer in info.layers} == {window}
+
+
+def test_a_directory_with_two_sets_of_weights_is_refused(files):
+    folder = files.safetensors(shards=2)
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"both model.safetensors and .*\n.*move away"):
+        describe(folder)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_a_head_beside_tied_embeddings_must_be_their_copy(files, load, factor):
+    from safetensors.torch import load_file, save_file
+
+    folder = files.safetensors(config=attrs.evolve(files.config, tied=True))
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    head = tensors["model.embed_tokens.weight"] * factor
+    save_file(tensors | {"lm_head.weight": head.clone()}, path, metadata={"format": "pt"})
+    if factor == 1:
+        load(Safetensors, str(folder))
+    else:
+        with pytest.raises(ModelError, match=r"lm_head\.weight is no copy of the embeddings"):
+            load(Safetensors, str(folder))

@@ -86,6 +86,48 @@ def test_without_a_template_chat_says_what_to_do(files, load):
         load(Safetensors, str(folder)).tokenizer.chat("p", None)
 
 
+def test_what_training_left_in_the_tokenizer_cuts_and_fills_no_prompt(files, load):
+    import tokenizers
+
+    folder = files.safetensors()
+    text = "a prompt of more than eight tokens"
+    whole = load(Safetensors, str(folder)).tokenizer.encode(text)
+    core = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    core.enable_truncation(8)
+    core.enable_padding(length=64)
+    core.save(str(folder / "tokenizer.json"))
+    tokenizer = load(Safetensors, str(folder)).tokenizer
+    assert tokenizer.encode(text) == whole
+    assert tokenizer.encode("a") == whole[:1]
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{% if tools is not none or documents is not none %}tools{% endif %}hi", "hi"),
+        ("{{ pad_token }}hi", "<|eos|>hi"),
+        ("{% generation %}{{ messages[0].content }}{% endgeneration %}", "p"),
+        ("{{ [1, 'é'] | tojson(ensure_ascii=True, separators=(',', ':')) }}", '[1,"\\u00e9"]'),
+    ],
+)
+def test_a_template_finds_what_transformers_gives_it(files, load, template, text):
+    folder = files.safetensors()
+    set_template(folder, template)
+    (folder / "special_tokens_map.json").write_text(json.dumps({"pad_token": "<|eos|>"}))
+    tokenizer = load(Safetensors, str(folder)).tokenizer
+    assert tokenizer.chat("p", None) == tokenizer.encode(text)
+
+
+def test_a_refusal_names_the_system_message_only_if_there_is_one(files, load):
+    folder = files.safetensors()
+    set_template(folder, "{{ raise_exception('never') }}")
+    tokenizer = load(Safetensors, str(folder)).tokenizer
+    for system, remedy in ((None, "continue the raw"), ("s", "leave out --system, or continue")):
+        with pytest.raises(ModelError) as caught:
+            tokenizer.chat("p", system)
+        assert caught.value.next.startswith(remedy)
+
+
 def test_a_template_that_refuses_is_quoted(files, load):
     folder = files.safetensors()
     set_template(folder, "{{ raise_exception('no system role') }}")

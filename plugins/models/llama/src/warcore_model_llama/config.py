@@ -125,5 +125,8 @@ def _faults(config: LlamaConfig) -> Iterator[str]:
         yield f"{config.q_heads} query heads do not divide among {config.kv_heads} kv heads"
     if config.head_dim % 2:
         yield f"head_dim is {config.head_dim}; rotary positions need it even"
-    if not (config.rope_theta > 0 and config.norm_eps >= 0):
+    short = next((window for window in config.windows if window is not None and window < 1), None)
+    if short is not None:
+        yield f"the sliding window is {short}, it must be positive"
+    if not (0 < config.rope_theta < math.inf and 0 <= config.norm_eps < math.inf):
         yield f"rope theta {config.rope_theta} or norm epsilon {config.norm_eps} is wrong"

@@ -12,6 +12,7 @@ import attrs
 
 from warcore import ModelError, ModelFamily
 from warcore_model_llama import gguf_header, gguf_model, safetensors_model
+from warcore_model_llama.config import MOST_CONTEXT
 from warcore_model_llama.random_weights import PRESETS
 
 if TYPE_CHECKING:
@@ -43,13 +44,20 @@ def _answers(look: Callable[[], bool]) -> bool:
 
 
 def _check_window(_: object, __: Any, window: int | None) -> None:
-    if window is not None and window < 0:
-        raise ValueError(f"window is {window}; it is a number of tokens, or 0 for full attention")
+    if window is not None and not 0 <= window <= MOST_CONTEXT:
+        raise ValueError(
+            f"window is {window}; it is up to {MOST_CONTEXT} tokens, or 0 for full attention"
+        )
 
 
 def _check_layers(_: object, __: Any, layers: str) -> None:
     if layers not in {"all", "alternate"}:
         raise ValueError(f"window_layers is {layers!r}; it is 'all' or 'alternate'")
+
+
+def _check_seed(_: object, __: Any, seed: int) -> None:
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed is {seed}; it is from 0 to 2**64 - 1")
 
 
 @attrs.frozen
@@ -66,7 +74,7 @@ class WindowOptions:
 class RandomOptions(WindowOptions):
     """Options of random models."""
 
-    seed: int = 0
+    seed: int = attrs.field(default=0, validator=_check_seed)
     """What the weights are drawn from."""
 
 
@@ -227,6 +235,7 @@ class Safetensors(ModelFamily):
         shards = safetensors_model.Shards(directory)
         shards.check(config)
         source = safetensors_model.SafetensorsSource(shards)
+        source.check_tied(config)
         return _load(config, ref, read_tokenizer(directory, config.vocab), source, ctx)
 
     @classmethod

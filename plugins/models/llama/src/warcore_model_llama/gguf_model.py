@@ -41,6 +41,11 @@ def read_config(header: GgufHeader) -> LlamaConfig:
     scaling = header.word("llama.rope.scaling.type", "none")
     if scaling != "none":
         raise unserved(header.path, f"rope scaling {scaling!r} is not supported")
+    for key in ("llama.rope.scaling.factor", "llama.rope.scale_linear"):
+        # Without a type llama.cpp takes either for a linear one.
+        factor = get(key, float, 1.0)
+        if factor not in {0.0, 1.0}:
+            raise unserved(header.path, f"rope scaling by {key} = {factor} is not supported")
     if get("llama.expert_count", int, 0) > 0:
         raise unserved(header.path, "a mixture of experts is not supported")
     layers = get("llama.block_count", int)

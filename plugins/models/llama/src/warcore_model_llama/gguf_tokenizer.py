@@ -17,7 +17,7 @@ LLAMA3_SPLIT: Final = (
 )
 """How Llama 3 cuts text into words; part of the definition of its tokenizer."""
 
-PRE_TOKENIZERS: Final = ("default", "gpt-2", "llama-bpe", "smollm")
+PRE_TOKENIZERS: Final = ("gpt-2", "llama-bpe", "smollm")
 IGNORES_MERGES: Final = frozenset({"llama-bpe"})
 """Where a word that is in the vocabulary is one token, whatever the merges say."""
 
@@ -36,6 +36,7 @@ def read_tokenizer(header: GgufHeader, vocab: int) -> TextTokenizer:
     tokens, kinds, merges = _vocabulary(header)
     if len(tokens) > vocab:
         raise damaged(header.path, f"{len(tokens)} tokens, but embeddings for {vocab}")
+    # Files of before that key was thought of have lost how their tokenizer cuts text into words.
     pre = header.word("tokenizer.ggml.pre", "default")
     if pre not in PRE_TOKENIZERS:
         raise foreign_tokenizer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from warcore_model_llama.refusals import damaged, unreadable
@@ -29,7 +30,12 @@ class Fields:
 
     def __init__(self, values: dict[str, Any], path: Path) -> None:
         self._values = {key: value for key, value in values.items() if value is not None}
+        self._keys = frozenset(values)
         self.path = path
+
+    def says(self, key: str) -> bool:
+        """Whether `key` is there, be it null."""
+        return key in self._keys
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
         """The value of `key` as `kind`; `default` if it is absent, ModelError without one."""
@@ -37,7 +43,12 @@ class Fields:
         if value is None:
             raise damaged(self.path, f"{key} is missing")
         if kind is float and type(value) is int:
-            value = float(value)
+            value = _float(value)
         if type(value) is not kind:
             raise damaged(self.path, f"{key} is {value!r}, not of type {kind.__name__}")
         return value
+
+
+def _float(value: int) -> float:
+    """An integer of any length, as JSON has them."""
+    return float(value) if abs(value) < 1 << 1000 else math.inf

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from warcore import ModelError
 from warcore_model_llama.config import Llama3Scaling, LlamaConfig, checked
 from warcore_model_llama.json_object import Fields, read_json
 from warcore_model_llama.refusals import damaged, mismatched, one_line, unreadable, unserved
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
 TYPES: Final = frozenset({"llama", "mistral"})
+WINDOWS: Final = {"mistral": 4096}
+"""Which of them have a sliding window, and how long it is where config.json does not name it.
+Source: the defaults of transformers' MistralConfig, as are those of `KV_HEADS`."""
+KV_HEADS: Final = {"mistral": 8}
 OUTER: Final = {
     "embed": "model.embed_tokens.weight",
     "norm": "model.norm.weight",
@@ -57,11 +63,15 @@ def read_config(directory: Path) -> LlamaConfig:
         hidden=hidden,
         ffn=fields.get("intermediate_size", int),
         q_heads=q_heads,
-        kv_heads=fields.get("num_key_value_heads", int, q_heads),
+        kv_heads=fields.get(
+            "num_key_value_heads",
+            int,
+            q_heads if fields.says("num_key_value_heads") else KV_HEADS.get(kind, q_heads),
+        ),
         head_dim=fields.get("head_dim", int, hidden // q_heads if q_heads else 0),
         vocab=fields.get("vocab_size", int),
         max_context=fields.get("max_position_embeddings", int),
-        windows=_windows(fields),
+        windows=_windows(fields, kind),
         norm_eps=fields.get("rms_norm_eps", float, 1e-6),
         rope_theta=theta,
         rope_scaling=scaling,
@@ -88,18 +98,31 @@ def _rope(fields: Fields) -> tuple[float, Llama3Scaling | None]:
         factor=rope.get("factor", float),
         low_freq_factor=rope.get("low_freq_factor", float),
         high_freq_factor=rope.get("high_freq_factor", float),
-        original_context=rope.get("original_max_position_embeddings", int),
+        original_context=rope.get(
+            "original_max_position_embeddings",
+            int,
+            fields.get("original_max_position_embeddings", int, 0),
+        ),
     )
-    if scaling.factor <= 0 or scaling.high_freq_factor <= scaling.low_freq_factor:
+    factors = scaling.factor, scaling.low_freq_factor, scaling.high_freq_factor
+    if (
+        not all(math.isfinite(factor) and factor > 0 for factor in factors)
+        or scaling.high_freq_factor <= scaling.low_freq_factor
+        or scaling.original_context <= 0
+    ):
         raise damaged(fields.path, "the factors of the rope scaling are not valid")
     return theta, scaling
 
 
-def _windows(fields: Fields) -> tuple[int | None, ...]:
+def _windows(fields: Fields, kind: str) -> tuple[int | None, ...]:
     layers: int = fields.get("num_hidden_layers", int)
     if layers <= 0:
         raise damaged(fields.path, f"num_hidden_layers is {layers}, it must be positive")
     window: int | None = fields.get("sliding_window", int, 0) or None
+    if not fields.says("sliding_window"):
+        window = WINDOWS.get(kind)
+    if kind not in WINDOWS and window is not None:
+        raise unserved(fields.path, f"sliding_window is nothing that {kind!r} has")
     kinds = fields.get("layer_types", list, [])
     if not kinds:
         # One tuple of a damaged length would exhaust the memory before it could be refused.
@@ -116,8 +139,13 @@ class Shards:
     def __init__(self, directory: Path) -> None:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.files: dict[str, Path] = {}
-        index = directory / INDEX
-        self.listing = index if index.exists() else directory / SINGLE
+        index, single = directory / INDEX, directory / SINGLE
+        if index.exists() and single.exists():
+            raise ModelError(
+                f"{directory}: both {SINGLE} and {INDEX} are there, and may be of two models",
+                next="move away the one that is not meant",
+            )
+        self.listing = index if index.exists() else single
         """The file that says which tensors there are."""
         if self.listing == index:
             table = read_json(index).get("weight_map")
@@ -167,9 +195,11 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
             rows = {name: row for name, row in table.items() if name != "__metadata__"}
             end = max((row["data_offsets"][1] for row in rows.values()), default=0)
             shapes = {name: tuple(row["shape"]) for name, row in rows.items()}
+            if type(end) is not int:
+                raise damaged(path, f"damaged safetensors header: {end!r} is no offset")
     except OSError as error:
         raise unreadable(path, error) from error
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise damaged(path, f"damaged safetensors header: {error!r}") from error
     if size < 8 + length + end:
         raise damaged(
@@ -200,6 +230,16 @@ class SafetensorsSource:
         if not tensor.is_floating_point():
             raise unserved(path, f"tensor {name} is of type {tensor.dtype}, not floating point")
         return tensor
+
+    def check_tied(self, config: LlamaConfig) -> None:
+        """ModelError if the file has a head of its own where config.json ties it."""
+        if not config.tied or OUTER["head"] not in self._shards.shapes:
+            return
+        if not self.read("head").equal(self.read("embed")):
+            raise mismatched(
+                self._shards.files[OUTER["head"]],
+                f"{OUTER['head']} is no copy of the embeddings, but config.json ties the two",
+            )
 
     def where(self, name: str) -> str:
         name = tensor_name(name)

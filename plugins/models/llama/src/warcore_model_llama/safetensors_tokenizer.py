@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from warcore import ModelError
 from warcore_model_llama.json_object import read_json
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import tokenizers
+
+SPECIALS: Final = tuple(f"{n}_token" for n in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"))
+"""The special tokens that a chat template may name."""
 
 
 def read_tokenizer(directory: Path, vocab: int) -> TextTokenizer:
@@ -35,10 +38,20 @@ def read_tokenizer(directory: Path, vocab: int) -> TextTokenizer:
     largest = max(core.get_vocab().values(), default=0)
     if largest >= vocab:
         raise mismatched(path, f"token {largest}, but the model has embeddings for {vocab}")
-    settings = _optional(directory / "tokenizer_config.json")
+    # Left over from training: here it would cut a prompt, or fill it up, without a word.
+    core.no_truncation()
+    core.no_padding()
+    settings = _settings(directory)
     return TextTokenizer(
         core, _ends(directory, settings, core), _template(directory, settings), str(directory)
     )
+
+
+def _settings(directory: Path) -> dict[str, Any]:
+    """tokenizer_config.json, and what only special_tokens_map.json names."""
+    named = _optional(directory / "tokenizer_config.json")
+    mapped = _optional(directory / "special_tokens_map.json")
+    return mapped | {key: value for key, value in named.items() if value is not None}
 
 
 def _optional(path: Path) -> dict[str, Any]:
@@ -70,8 +83,8 @@ def _template(directory: Path, settings: dict[str, Any]) -> ChatTemplate | None:
     path = directory / "chat_template.jinja"
     source = settings.get("chat_template")
     if isinstance(source, list):
-        named = {row.get("name"): row.get("template") for row in source if isinstance(row, dict)}
-        source = named.get("default")
+        rows = [row for row in source if isinstance(row, dict) and row.get("name") == "default"]
+        source = rows[-1].get("template") if rows else None
     if path.is_file():
         try:
             source = path.read_text(encoding="utf-8")
@@ -81,7 +94,7 @@ def _template(directory: Path, settings: dict[str, Any]) -> ChatTemplate | None:
             raise damaged(path, f"this is not UTF-8: {error}") from error
     if not isinstance(source, str):
         return None
-    texts = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token")}
+    texts = {name: _text(settings.get(name)) for name in SPECIALS}
     return ChatTemplate(
         source, str(directory), {name: text for name, text in texts.items() if text is not None}
     )

@@ -11,6 +11,9 @@ from warcore_model_llama.refusals import one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import jinja2.ext
+    import jinja2.nodes
+    import jinja2.parser
     import tokenizers
 
 
@@ -24,7 +27,7 @@ class ChatTemplate:
         self._where = where
         self._specials = specials
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _generation()]
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
@@ -41,18 +44,51 @@ class ChatTemplate:
         """The text of a conversation up to where the answer starts."""
         try:
             return self._template.render(
-                messages=messages, add_generation_prompt=True, **self._specials
+                messages=messages,
+                add_generation_prompt=True,
+                # Templates ask whether these are None, which what is not defined is not.
+                tools=None,
+                documents=None,
+                **self._specials,
             )
         except Exception as error:
+            raw = "continue the raw prompt (--raw)"
+            told = any(message["role"] == "system" for message in messages)
             raise ModelError(
                 f"{self._where}: the chat template refuses: {one_line(error)}",
-                next="leave out --system, or continue the raw prompt (--raw)",
+                next=f"leave out --system, or {raw}" if told else raw,
             ) from error
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
+def _generation() -> type[jinja2.ext.Extension]:
+    """`{% generation %}` marks what a model is trained to say. Here it is what it encloses."""
+    from jinja2.ext import Extension
+
+    class Generation(Extension):
+        tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
+
+        def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    return Generation
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """Plain JSON: Jinja's own filter would escape for HTML."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators and tuple(separators),
+        sort_keys=sort_keys,
+    )
 
 
 def _refuse(message: str) -> None:
