@@ -207,7 +207,11 @@ def test_a_head_of_other_element_types_or_of_no_numbers_is_refused(tmp_path, nam
 def test_what_is_no_head_at_all_is_refused(tmp_path):
     other = tmp_path / "other.safetensors"
     other.write_bytes(b"no head")
-    for file, match in ((other, "other"), (tmp_path / "gone", "no such file")):
+    for file, match in (
+        (other, "other"),
+        (tmp_path / "gone", "no such file"),
+        (tmp_path, "is a folder"),
+    ):
         with pytest.raises(ModelError, match=match) as raised:
             served(LONG, spec_algo="eagle", options={"eagle.head": str(file)})
         assert raised.value.next

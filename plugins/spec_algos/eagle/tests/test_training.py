@@ -9,7 +9,15 @@ import attrs
 import pytest
 import torch
 
-from warcore import Engine, EngineConfig, ForwardBatch, ForwardMode, ModelError, SamplingParams
+from warcore import (
+    Engine,
+    EngineConfig,
+    ForwardBatch,
+    ForwardMode,
+    ModelError,
+    SamplingParams,
+    WarcoreError,
+)
 from warcore_spec_eagle.head import DraftHead
 from warcore_spec_eagle.train import __main__ as training
 from warcore_spec_eagle.train.features import frequent, load_target
@@ -18,6 +26,9 @@ from warcore_spec_eagle.train.network import Network
 from warcore_spec_eagle.train.prompts import held_out_prompts, training_prompts
 from warcore_spec_eagle.train.texts import Text, Writing, texts
 from warcore_spec_eagle.weights import HeadSizes, untrained
+
+QUICK = Writing("random:tiny", "float32", 24, 16, 160)
+"""What `--quick` makes of it."""
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +68,32 @@ def test_its_head_drafts_better_than_an_untrained_one_and_changes_no_text(quick)
 def test_a_broken_run_writes_only_what_is_missing(quick):
     file = quick / "texts.jsonl"
     lines = file.read_text().splitlines(keepends=True)
-    file.write_text("".join(lines[:-2]))
-    writing = Writing("random:tiny", "float32", 24, 16, 160)
-    again = texts(writing, training_prompts(0), range(len(lines)), file)
-    assert [text.prompt for text in again] == list(range(len(lines)))
+    file.write_text("".join(lines[:-2]) + lines[-2][:9])
+    count = len(lines) - 1  # the first says how they were written
+    again = texts(QUICK, training_prompts(0), range(count), file)
+    assert [text.prompt for text in again] == list(range(count))
     written = file.read_text().splitlines(keepends=True)
     assert written[:-2] == lines[:-2]
     assert len(written) == len(lines)
+
+
+def test_texts_that_were_written_another_way_are_refused(tmp_path):
+    file = tmp_path / "texts.jsonl"
+    texts(QUICK, ["a b"], range(1), file)
+    before = file.read_text()
+    with pytest.raises(WarcoreError, match=r"was written by .*\n.*another --folder"):
+        texts(attrs.evolve(QUICK, seed=1), ["a b"], range(1), file)
+    assert file.read_text() == before
+    file.write_text(before + "{}\n")
+    with pytest.raises(WarcoreError, match="line 3 is no text"):
+        texts(QUICK, ["a b"], range(1), file)
+
+
+@pytest.mark.parametrize("threads", ["0", "-1", "x"])
+def test_a_count_of_threads_that_is_none_is_refused(threads, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        training.main(["--quick", "--threads", threads, "--folder", str(tmp_path)])
+    assert "--threads" in capsys.readouterr().err
 
 
 def test_a_model_of_nobody_is_refused(tmp_path, capsys):

@@ -139,6 +139,8 @@ def read_head(file: Path) -> HeadWeights:
 def _opened(file: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
+    if file.is_dir():
+        raise ModelError(f"{file} is a folder", next="--opt eagle.head=FILE, or leave it out")
     try:
         with safe_open(file, framework="pt") as opened:
             yield opened

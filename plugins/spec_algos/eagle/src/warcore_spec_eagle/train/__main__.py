@@ -142,6 +142,12 @@ def _start(target: Model, recipe: Recipe, learnt: Sequence[Text]) -> HeadWeights
     return attrs.evolve(weights, to_target=often)
 
 
+def _count(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return int(text)
+
+
 def main(given: Sequence[str] | None = None) -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser("python -m warcore_spec_eagle.train", description=__doc__)
@@ -151,7 +157,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--prompts", default=PROMPTS, help="FROM:TO,...: which to learn from")
     parser.add_argument("--epochs", type=int, default=Learning().epochs)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=_count, default=torch.get_num_threads())
     arguments = parser.parse_args(given)
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)

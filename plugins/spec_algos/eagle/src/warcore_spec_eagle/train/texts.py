@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from warcore import Engine, EngineConfig, SamplingParams
+from warcore import Engine, EngineConfig, SamplingParams, WarcoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,13 +49,15 @@ def texts(
 
     A prompt's draws depend on its place and the seed alone. So a run that was broken off and goes
     on, or several that write other places and whose files are joined, give the same texts, but for
-    what rounding in other batches changes.
+    what rounding in other batches changes. WarcoreError if `file` was written another way.
     """
-    known = {text.prompt: text for text in _read(file)}
+    known = {text.prompt: text for text in _read(file, writing)}
     missing = [place for place in places if place not in known]
     if missing:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as lines:
+            if not known:
+                lines.write(json.dumps({"writing": attrs.asdict(writing)}) + "\n")
             for text in _written(writing, prompts, missing):
                 known[text.prompt] = text
                 lines.write(json.dumps(attrs.asdict(text)) + "\n")
@@ -63,11 +65,28 @@ def texts(
     return [known[place] for place in places]
 
 
-def _read(file: Path) -> Iterator[Text]:
-    if file.is_file():
-        for line in file.read_text(encoding="utf-8").splitlines():
+def _read(file: Path, writing: Writing) -> Iterator[Text]:
+    """The texts in `file`, without a last line that a run has left half written."""
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.is_file() else []
+    if lines and not lines[-1].endswith("\n"):
+        file.write_text("".join(lines[:-1]), encoding="utf-8")
+        lines.pop()
+    by: object = None
+    for number, line in enumerate(lines, 1):
+        try:
             row = json.loads(line)
-            yield Text(row["prompt"], tuple(row["ids"]), row["start"])
+            by = row.get("writing", by)
+            text = None if "writing" in row else Text(row["prompt"], (*row["ids"],), row["start"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _other(f"{file}, line {number} is no text: {error!r}") from error
+        if by != attrs.asdict(writing):
+            raise _other(f"{file} was written by {by or 'an earlier version'}, not by {writing}")
+        if text is not None:
+            yield text
+
+
+def _other(fault: str) -> WarcoreError:
+    return WarcoreError(fault, next="another --folder, or delete the file to write it anew")
 
 
 def _written(writing: Writing, prompts: Sequence[str], places: Sequence[int]) -> Iterator[Text]:
