@@ -236,7 +236,8 @@ class Engine:
         """Refuse a closed engine, and a second thread before it can touch anything."""
         if self._closed:
             raise WarcoreError("this engine is closed", next="make a new Engine")
-        if not self._in_use.acquire(blocking=False):
+        # An end that comes from another thread is over in a moment; a step may take long.
+        if not self._in_use.acquire(timeout=0.1):
             raise WarcoreError(
                 "two threads use one engine at the same time, or a step is interrupted by another",
                 next="give every thread an engine, or let one thread drive it",
