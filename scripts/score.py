@@ -180,7 +180,7 @@ def main() -> int:
     except (OSError, ValueError) as error:
         parser.error(f"--record: {error}")
     if len(record):
-        print(f"{len(record)} results are in {given.record}, of {' and '.join(record.trees)}")
+        print(f"{len(record)} results are in {given.record}, of {', '.join(record.trees)}")
     came = score(
         given.pattern,
         own=given.own,

@@ -54,7 +54,7 @@ def _lines(score: Mapping[str, Any]) -> Iterator[str]:
     yield "# The score of the kit\n"
     yield f"{_ABOUT}\n"
     yield f"```bash\nmake score ARGS='--repeats {repeats} --record score.jsonl'\n```\n"
-    yield f"Its results are of {' and '.join(score['trees'])}.\n"
+    yield f"Commits that its results are of: {', '.join(score['trees'])}.\n"
     exact = sum(each["exact"] for each in wrong)
     alarms = sum(len(each["alarms"]) for each in right)
     runs = sum(each["runs"] for each in right)

@@ -211,7 +211,7 @@ def test_the_page_lists_every_right_plugin_without_a_false_alarm():
 def test_the_page_is_written_from_a_document():
     wrong = {"name": "opens_cuda", "breaks": "plugin.loads", "red": [], "seen_by": []}
     text = page({"wrong": [{**wrong, "exact": False}], "right": [], "trees": ["a", "b"]})
-    assert "of a and b." in text
+    assert "results are of: a, b." in text
     assert "**0 of 1 wrong plugins turn exactly" in text
     assert "[opens_cuda](../core/tests/wrong_plugins/opens_cuda)" in text
     assert "| nothing |" in text
