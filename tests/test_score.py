@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 
 import attrs
 import pytest
 import score
+import score_record
 from score_page import PAGE, is_detector, page
 from score_record import Record, Task, tree
 from scoring import Cleared, Found, Right, cleared, held, right_plugins, wrong_plugins
@@ -163,8 +165,21 @@ def test_a_line_that_is_no_result_is_named(text, tmp_path, monkeypatch, capsys):
     assert f"{file}, line 2 is no result" in capsys.readouterr().err
 
 
-def test_what_was_run_has_the_state_of_the_tree_with_it():
-    assert tree()
+def test_the_state_of_the_tree_is_its_commit_and_whether_it_was_changed(tmp_path, monkeypatch):
+    def git(*words):
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+
+    monkeypatch.setattr(score_record, "ROOT", tmp_path)
+    assert tree() == "no commit"
+    (tmp_path / "file").write_text("1")
+    git("init")
+    git("add", "file")
+    git("commit", "-m", "one")
+    commit = git("rev-parse", "--short", "HEAD").stdout.strip()
+    assert tree() == commit
+    (tmp_path / "file").write_text("2")
+    assert tree() == f"{commit}, with changes"
 
 
 # ---- the page ------------------------------------------------------------------------------------
