@@ -13,6 +13,7 @@ import json
 import signal
 import sys
 import time
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,11 +132,16 @@ def _begin(own: bool) -> None:
 
 
 def _result(task: Task) -> tuple[Task, Found | Cleared]:
+    plugin = _plugins()[task.plugin]
     if task.repeat is None:
-        (entry,) = [each for each in wrong_plugins() if each.name == task.plugin]
-        return task, held(entry, _isolation, own=_own)
-    (right,) = [each for each in right_plugins() if each.name == task.plugin]
-    return task, cleared(right, _isolation, first=not task.repeat)
+        return task, held(plugin, _isolation, own=_own)
+    return task, cleared(plugin, _isolation, first=not task.repeat)
+
+
+@cache
+def _plugins() -> dict[str, Any]:
+    """By name; the catalogue is read once for each worker."""
+    return {each.name: each for each in (*wrong_plugins(), *right_plugins())}
 
 
 # ---- for a person --------------------------------------------------------------------------------
