@@ -86,5 +86,5 @@ def blame(who: str, what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         raise PluginError(
-            f"{who}: {what} raised {error!r}", next="run with --debug for the traceback"
+            f"{who}: {what} raised {shown(error)}", next="run with --debug for the traceback"
         ) from error

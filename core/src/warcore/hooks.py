@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from warcore.contract import ForwardMode, SharedReadEnds
-from warcore.errors import WiringError
+from warcore.errors import WiringError, shown
 from warcore.hookspecs import ANSWERED_BY, PROJECT, EngineHooks, ScopeHooks
 from warcore.scope import BoundHook, EngineScope, Reader, Scope
 
@@ -104,10 +104,13 @@ def _stager(hook: BoundHook) -> Callable[..., Any] | None:
     try:
         answer: Callable[..., Any] | None = hook()
     except Exception as error:
-        raise WiringError(f"{where} raised {error!r}", next="return a callable, or None") from error
+        raise WiringError(
+            f"{where} raised {shown(error)}", next="return a callable, or None"
+        ) from error
     if answer is not None and not callable(answer):
         raise WiringError(
-            f"{where} returned {answer!r}", next="return a callable that takes the batch, or None"
+            f"{where} returned {shown(answer)}",
+            next="return a callable that takes the batch, or None",
         )
     return answer
 
@@ -127,19 +130,19 @@ def take_votes(
             again = hook(forward_mode=mode)
         except Exception as error:
             raise WiringError(
-                f"{where} raised {error!r}",
+                f"{where} raised {shown(error)}",
                 next="answer every ForwardMode without reading anything",
             ) from error
         if vote is None and not mandatory:
             continue
         if not isinstance(vote, SharedReadEnds):
             raise WiringError(
-                f"{where} returned {vote!r}, which is no SharedReadEnds",
+                f"{where} returned {shown(vote)}, which is no SharedReadEnds",
                 next="return PRE_REPLAY, IN_REPLAY, POST_REPLAY or UNKNOWN for every mode",
             )
         if again is not vote:
             raise WiringError(
-                f"{where} returned {vote.name}, then {again!r}: a vote must be pure",
+                f"{where} returned {vote.name}, then {shown(again)}: a vote must be pure",
                 next="decide per batch in prepare_prefill_shared_read_snapshot instead",
             )
         votes[mode] = vote
